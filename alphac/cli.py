@@ -1,0 +1,231 @@
+"""The command line: the only place where everything is wired together.
+
+Exit codes: 0 done, 1 the user's input, 2 usage, 3 a role failed, 4 internal; 10 to 19 name a role's cause of failure.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(
+    name="alphac",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Compile a learning system into one executable per role, and run it on any fleet with the same bits.",
+)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = Console(highlight=False, soft_wrap=True)
+
+File = Annotated[Path, typer.Argument(help="the .alpha file", metavar="FILE")]
+BundlePath = Annotated[Path, typer.Argument(help="the bundle's directory", metavar="BUNDLE")]
+Set = Annotated[list[str], typer.Option("--set", help="override a `let`: name=value", metavar="NAME=VALUE")]
+
+
+def overrides(settings: list[str]) -> dict[str, str]:
+    """`--set` options as a mapping. Raises typer.BadParameter for anything but name=value, each name once."""
+    found: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise typer.BadParameter(f"--set takes name=value, not `{setting}`")
+        if name.strip() in found:
+            raise typer.BadParameter(f"--set {name.strip()} is given twice")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def proportions(text: str | None) -> list[Fraction] | None:
+    """`--shares 3,5` as numbers. Raises typer.BadParameter for anything but positive numbers."""
+    if text is None:
+        return None
+    try:
+        shares = [Fraction(part.strip()) for part in text.split(",")]
+    except (ValueError, ZeroDivisionError):
+        raise typer.BadParameter(f"--shares takes positive numbers such as 3,5, not `{text}`") from None
+    if any(share <= 0 for share in shares):
+        raise typer.BadParameter(f"--shares takes positive numbers such as 3,5, not `{text}`")
+    return shares
+
+
+@app.command("compile")
+def compile_(
+    file: File,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="bundle directory; default NAME.bundle")] = None,
+    fleet: Annotated[Path | None, typer.Option(help="fleet file (TOML): one role per endpoint")] = None,
+    roles: Annotated[int | None, typer.Option(min=1, help="number of equal local roles")] = None,
+    shares: Annotated[str | None, typer.Option(help="proportions of the roles' work, such as 3,5")] = None,
+    settings: Set = [],  # noqa: B006  typer wants a list
+    emit: Annotated[str | None, typer.Option(help="print a stage instead of writing a bundle")] = None,
+) -> None:
+    """Compile FILE into a bundle: one executable per role."""
+    from alphac import pipeline
+
+    given = proportions(shares)
+    if given and roles and len(given) != roles:
+        raise typer.BadParameter(f"--shares names {len(given)} roles, --roles {roles}")
+    if fleet and (given or roles):
+        raise typer.BadParameter("--fleet says who takes part; leave out --roles and --shares")
+    if emit is not None and emit not in pipeline.STAGES:
+        raise typer.BadParameter(f"--emit takes one of {', '.join(pipeline.STAGES)}, not `{emit}`")
+    plan = pipeline.Plan.of(fleet=fleet, roles=roles, shares=given)
+    if emit is not None:
+        sys.stdout.write(pipeline.emit(file, emit, plan=plan, overrides=overrides(settings)))
+        return
+    bundle = pipeline.compile_file(file, out=output, plan=plan, overrides=overrides(settings))
+    out.print(f"wrote {bundle.path}  ({bundle.summary})")
+
+
+@app.command()
+def check(file: File, settings: Set = []) -> None:  # noqa: B006
+    """Check FILE: names, types, shapes, gradients, data. Writes nothing."""
+    from alphac import pipeline
+
+    module = pipeline.check(file, overrides=overrides(settings))
+    out.print(f"{file}: ok ({module})")
+
+
+@app.command()
+def inspect(
+    bundle: BundlePath,
+    role: Annotated[int | None, typer.Option(min=0, help="one role's local protocol and plan")] = None,
+) -> None:
+    """Say what a bundle holds: roles, shares, memory, kernels, protocol."""
+    from alphac import inspect as inspecting
+
+    out.print(inspecting.describe(bundle, role))
+
+
+@app.command()
+def run(
+    bundle: BundlePath,
+    steps: Annotated[int | None, typer.Option(min=0, help="stop after so many steps in all")] = None,
+    threads: Annotated[int, typer.Option(min=1, max=256, help="threads per role")] = 1,
+    output: Annotated[Path | None, typer.Option("--out", help="run directory; default runs/NAME-N")] = None,
+    resume: Annotated[str | None, typer.Option(help="a checkpoint's path, or `latest` (in --out)")] = None,
+) -> None:
+    """Start every role of BUNDLE on this machine and train."""
+    from alphac import show
+    from alphac.runtime.launch.local import run_local
+
+    with show.Progress(out) as progress:
+        result = run_local(bundle, steps=steps, threads=threads, out=output, resume=resume, on_event=progress.event)
+    progress.summary(result)
+    if result.exit_code:
+        raise typer.Exit(3)
+
+
+@app.command()
+def role(
+    bundle: BundlePath,
+    number: Annotated[int, typer.Option("--role", min=0, help="which role")],
+    join: Annotated[str | None, typer.Option(help="HOST:PORT of role 0; role 0 listens there")] = None,
+    steps: Annotated[int | None, typer.Option(min=0)] = None,
+    threads: Annotated[int, typer.Option(min=1, max=256)] = 1,
+    output: Annotated[Path | None, typer.Option("--out", help="run directory (role 0 writes it)")] = None,
+    resume: Annotated[str | None, typer.Option(help="a checkpoint's path, or `latest`")] = None,
+) -> None:
+    """Run one role of BUNDLE here, in this process."""
+    from alphac.runtime.main import main as role_main
+
+    options: list[tuple[str, Any]] = [
+        ("--join", join),
+        ("--steps", steps),
+        ("--threads", threads),
+        ("--out", output),
+        ("--resume", resume),
+    ]
+    given = [text for name, value in options if value is not None for text in (name, str(value))]
+    raise typer.Exit(role_main(["role", str(bundle), "--role", str(number), *given]))
+
+
+@app.command()
+def extract(
+    bundle: BundlePath,
+    number: Annotated[int, typer.Option("--role", min=0, help="which role")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="the archive; default NAME-K.pyz")] = None,
+) -> None:
+    """Write one role as one self-contained executable archive."""
+    from alphac.runtime.archive import extract as extract_role
+
+    path = extract_role(bundle, number, output)
+    out.print(f"wrote {path}")
+
+
+@app.command("eval")
+def eval_(
+    bundle: BundlePath,
+    parameters: Annotated[Path, typer.Option(help="parameters.safetensors, a checkpoint or a run directory")],
+    threads: Annotated[int, typer.Option(min=1, max=256)] = 1,
+) -> None:
+    """Run every `evaluate` of BUNDLE with the given parameters."""
+    from alphac.runtime.launch.local import evaluate
+
+    for name, value in evaluate(bundle, parameters, threads=threads).items():
+        out.print(f"{name} {value:.6g}")
+
+
+@app.command()
+def predict(
+    bundle: BundlePath,
+    inputs: Annotated[Path, typer.Argument(help="npz or safetensors with the region's inputs", metavar="INPUTS")],
+    parameters: Annotated[Path, typer.Option(help="parameters.safetensors, a checkpoint or a run directory")],
+    region: Annotated[str | None, typer.Option(help="which region; may be left out if there is one")] = None,
+    output: Annotated[Path, typer.Option("--out", help="npz to write")] = Path("predictions.npz"),
+    threads: Annotated[int, typer.Option(min=1, max=256)] = 1,
+) -> None:
+    """Run a region of BUNDLE on INPUTS with the given parameters."""
+    from alphac.runtime.launch.local import predict as predict_region
+
+    shapes = predict_region(bundle, region, inputs, parameters, out=output, threads=threads)
+    out.print(f"wrote {output}  " + ", ".join(f"{name}{list(shape)}" for name, shape in shapes.items()))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The `alphac` command. Every failure ends in a message and an exit code, never in a traceback for the user."""
+    sys.exit(guarded(lambda: app(args=arguments, standalone_mode=False)))
+
+
+def guarded(body: Callable[[], Any]) -> int:
+    """Run `body`; turn what it raises into a message on stderr and an exit code."""
+    import click
+
+    from alphac.diagnostics import Diagnostics, render_all
+    from alphac.runtime.errors import RuntimeFault
+
+    try:
+        result = body()
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.UsageError as error:
+        error.show()
+        return 2
+    except click.Abort:
+        err.print("stopped")
+        return 1
+    except Diagnostics as error:
+        err.print(render_all(error), markup=False)
+        return 1
+    except RuntimeFault as error:
+        err.print(f"error: {error}", markup=False)
+        return 3 if error.is_role_failure else 1
+    except KeyboardInterrupt:
+        err.print("stopped")
+        return 1
+    except Exception:
+        err.print("alphac: internal error: this is a bug in alphac, not in your program\n", markup=False)
+        err.print(traceback.format_exc(), markup=False)
+        return 4
+
+
+if __name__ == "__main__":
+    main()

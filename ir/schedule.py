@@ -1,0 +1,191 @@
+"""A schedule: the kernels of one function, in order, and the buffers they work on.
+
+`fuse` and `project` make it from IR; a target lowers each kernel to source; the runtime executes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from alphac.ir.core import Op, Port, Value
+from alphac.ir.typesys import SHARD, Dim, TensorType
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory for one value.
+
+    Physical layout: row-major over `layout`, the grain's axis (or `shard`) moved to the front, of which a role holds its
+    own shards only. role:
+
+    state      lives across steps and functions; named by `port`
+    argument   written by the runtime before the function runs (column, sample, step, valid, count, input, total)
+    temporary  everything else
+    nodes      result of a `combine`: slot 0 is the result; before the exchange, slots 0.. hold the role's maximal
+               aligned subtrees, `slot` elements apart
+    """
+
+    name: str
+    type: TensorType
+    role: str
+    port: Port | None = None
+
+    @property
+    def layout(self) -> tuple[Dim, ...]:
+        first = [d for d in self.type.dims if d.shards or d.name == SHARD]
+        return (*first, *(d for d in self.type.dims if not d.shards and d.name != SHARD))
+
+    @property
+    def fixed(self) -> int:
+        """Elements beside the grain's axis: of one example (grain), of one shard (`shard`), or of everything."""
+        n = 1
+        for d in self.type.dims:
+            if not d.shards and d.name != SHARD:
+                n *= d.size
+        return n
+
+    @property
+    def per_shard(self) -> int:
+        """Elements per owned shard; 0 if the buffer does not grow with them."""
+        for d in self.type.dims:
+            if d.shards:
+                return self.fixed * (d.size // d.shards)
+            if d.name == SHARD:
+                return self.fixed
+        return 0
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Where a value's elements lie: `buffer`, at the given loop indices along `slices` (dim name, loop index).
+
+    A value whose type lacks a dim of the buffer's type has it in `slices`."""
+
+    buffer: Buffer
+    slices: tuple[tuple[str, Value], ...] = ()
+
+
+@dataclass(eq=False)
+class Kernel:
+    """One native function: computes `stores` from `reads`.
+
+    Ops between them are inlined: evaluated per element where needed, never stored. `anchor` is the one op with a loop of
+    its own (shape reduce, contract, special or collective), None for a plain map. With an anchor the stored values are
+    the anchor's result or elementwise expressions of it (epilogue), of the same dims. A collective anchor whose operand
+    is not in `reads` contains the reduce or contract that makes this operand: shards go through the tree as they come.
+
+    Native signature: buffers in the order of `buffers()` as pointers, then as i64: one index per enclosing loop
+    (outermost first), shards owned, first shard, pointer to merges, pointer to this thread's scratch, thread, threads.
+    Index of the grain's axis is global: owned examples are [first * rows, (first + shards) * rows).
+    """
+
+    name: str
+    stores: tuple[tuple[Value, View], ...]
+    reads: dict[Value, View]
+    anchor: Op | None = None
+    loops: tuple[Value, ...] = ()
+
+    def buffers(self) -> list[Buffer]:
+        """The distinct buffers: stored ones first, then read ones."""
+        seen: dict[int, Buffer] = {}
+        for view in (*(v for _, v in self.stores), *self.reads.values()):
+            seen.setdefault(id(view.buffer), view.buffer)
+        return list(seen.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """Run one kernel on all threads, then meet."""
+
+    kernel: Kernel
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """Finish `combine`s across roles: gather every role's subtrees of these buffers, put the root into slot 0."""
+
+    buffers: tuple[tuple[Buffer, str], ...]  # with kind: sum, max, min
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """Stop the function here, before any state is written, if one of these scalars is not finite."""
+
+    buffers: tuple[Buffer, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """Run `steps` `count` times; `index` counts up, or down if `reverse`."""
+
+    count: int
+    index: Value
+    reverse: bool
+    steps: tuple[Step, ...]
+
+
+Step = Launch | Exchange | Guard | Repeat
+
+
+@dataclass(eq=False)
+class Program:
+    """The schedule of one function."""
+
+    name: str
+    buffers: list[Buffer] = field(default_factory=list)
+    steps: tuple[Step, ...] = ()
+    arguments: list[tuple[Port, Buffer]] = field(default_factory=list)
+    results: list[tuple[Port, Buffer]] = field(default_factory=list)
+
+    def kernels(self) -> Iterator[Kernel]:
+        """Every kernel, in order."""
+        yield from _kernels(self.steps)
+
+
+def _kernels(steps: tuple[Step, ...]) -> Iterator[Kernel]:
+    for step in steps:
+        if isinstance(step, Launch):
+            yield step.kernel
+        elif isinstance(step, Repeat):
+            yield from _kernels(step.steps)
+
+
+def subtrees(shards: int, first: int, count: int) -> list[tuple[int, int]]:
+    """The maximal aligned subtrees [start, stop) of the tree over `shards` leaves that lie in [first, first + count),
+    left to right (design §4: the left child holds the largest power of two below n)."""
+    found: list[tuple[int, int]] = []
+
+    def descend(start: int, stop: int) -> None:
+        if stop <= first or start >= first + count:
+            return
+        if first <= start and stop <= first + count:
+            found.append((start, stop))
+            return
+        middle = start + split(stop - start)
+        descend(start, middle)
+        descend(middle, stop)
+
+    descend(0, shards)
+    return found
+
+
+def split(n: int) -> int:
+    """Leaves in the left child of a tree over n > 1 leaves: the largest power of two below n."""
+    return 1 << (n - 1).bit_length() - 1
+
+
+def merges(shards: int, first: int, count: int) -> list[int]:
+    """For each owned shard in order: how often the two topmost partials are merged after its own was pushed."""
+    after = [0] * count
+
+    def build(start: int, stop: int) -> None:
+        if stop - start > 1:
+            middle = start + split(stop - start)
+            build(start, middle)
+            build(middle, stop)
+            after[stop - 1 - first] += 1
+
+    for start, stop in subtrees(shards, first, count):
+        build(start, stop)
+    return after
