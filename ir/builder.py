@@ -64,10 +64,10 @@ class Builder:
         return self("broadcast", x, dims=dims)
 
     def sum_to(self, x: Value, dims: tuple[Dim, ...]) -> Value:
-        """The adjoint of `broadcast(y, dims of x)`: sums the axes not in `dims`. If the grain's axis is among them,
-        the result is per-shard: it has a leading `shard` axis."""
+        """The adjoint of `broadcast(y, dims of x)`: sums the axes not in `dims`. If the grain's axis is among them, or x is
+        per-shard, the result is per-shard: it has a leading `shard` axis."""
         names = {d.name for d in dims}
-        over = tuple(n for n in x.type.names if n not in names)
+        over = tuple(n for n in x.type.names if n not in names and n != SHARD)
         if over:
             x = self("reduce_sum", x, over=over)
         if x.type.is_partial and SHARD not in names:

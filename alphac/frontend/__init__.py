@@ -1,0 +1,1 @@
+"""From source text to IR: parse, then elaborate."""

@@ -1,0 +1,57 @@
+"""Which newlines end a statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lark import Token
+
+from alphac.diagnostics import fail
+from alphac.ir.span import Span
+
+MAXIMAL_DEPTH = 200
+_OPEN = {"LPAR": "RPAR", "LSQB": "RSQB", "LBRACE": "RBRACE"}
+_CLOSE = {close: open for open, close in _OPEN.items()}
+# A line that ends in one of these goes on.
+_CONTINUED = frozenset(
+    "EQUAL COMMA COLON SUM_OPERATOR PRODUCT_OPERATOR MINUS COMPARISON POWER NOT AND OR LIKE __ANON_0 DOT WITH ON FROM".split()
+)
+
+
+class Layout:
+    """Between lexer and parser: drops newlines that end nothing, adds one before each `}`."""
+
+    always_accept = ("_NL", "NAME")
+
+    def __init__(self) -> None:
+        self.file = ""
+
+    def process(self, stream: Iterator[Token]) -> Iterator[Token]:
+        brackets: list[str] = []
+        previous = "_NL"  # type of the token last passed on
+        for token in stream:
+            if token.type == "_NL":
+                if (brackets and brackets[-1] != "LBRACE") or previous in ("_NL", "LBRACE") or previous in _CONTINUED:
+                    continue
+            elif token.type in _OPEN:
+                brackets.append(token.type)
+                if len(brackets) > MAXIMAL_DEPTH:
+                    raise fail(
+                        "E103",
+                        f"nested more than {MAXIMAL_DEPTH} deep",
+                        span_of(token, self.file),
+                        "give names to parts of the expression",
+                    )
+            elif token.type in _CLOSE:
+                if brackets and brackets[-1] == _CLOSE[token.type]:
+                    brackets.pop()
+                if token.type == "RBRACE" and previous not in ("_NL", "LBRACE"):
+                    yield Token.new_borrow_pos("_NL", "\n", token)
+            yield token
+            previous = token.type
+
+
+def span_of(token: Token, file: str) -> Span:
+    """The place of a token."""
+    line, column = token.line or 1, token.column or 1
+    return Span(file, line, column, token.end_line or line, token.end_column or column + max(1, len(token)))

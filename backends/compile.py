@@ -1,0 +1,261 @@
+"""Kernel sources and segments to one object.
+
+    source ─Numba, unoptimized→ LLVM per kernel ─O3 for the target→ bitcode (cached by content)
+    bitcode of all kernels + segments ─link→ one module ─emit→ object (cached by content)
+
+Every kernel becomes a function `void NAME(pointers…, integers…)`; everything it is made of is internal to it and inlined.
+Arithmetic stays as written: no fast-math flags, no contraction of a product and a sum. Nothing is left undefined in the
+object, so that it can be loaded anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache as once
+
+import llvmlite.binding as llvm
+
+from alphac.backends.cache import Cache, cache_directory, code_version
+from alphac.backends.target import KernelSource, Target
+from alphac.ir.errors import InternalError
+
+FEW_JOBS = 4  # kernels for which processes are not worth their start
+INTEGERS = 6  # arguments of a kernel behind its loop indices
+
+
+def compile_object(
+    sources: Iterable[KernelSource], segments: str, target: Target, store: Cache | None = None, processes: int | None = None
+) -> bytes:
+    """One object with all kernels (equal names are one kernel) and the functions of `segments` (LLVM IR).
+
+    `processes`: how many may compile at a time; by default as many as there are cores. Raises InternalError with the
+    kernel's source if one does not compile.
+    """
+    distinct = {s.name: s for s in sources}
+    store = store if store is not None else Cache(cache_directory())
+    kernels = [distinct[name] for name in sorted(distinct)]
+    keys = [_key(target, source.name, source.source, repr(source.parameters), str(source.loops)) for source in kernels]
+    whole = _key(target, segments, *keys)
+    cached = store.get(whole)
+    if cached is not None:
+        return cached
+    codes = _bitcodes(kernels, keys, target, store, processes or _cores())
+    result = _link(codes, segments, target)
+    missing = undefined_symbols(result)
+    if missing:
+        raise InternalError(f"the object for {target.name} leaves {', '.join(sorted(missing))} undefined")
+    store.put(whole, result)
+    return result
+
+
+def assembly(sources: Iterable[KernelSource], segments: str, target: Target) -> str:
+    """The same code as text, for people and tests."""
+    distinct = {s.name: s for s in sources}
+    machine = _machine(target)
+    module = _linked([_optimized(distinct[name], target) for name in sorted(distinct)], segments, target, machine)
+    return machine.emit_assembly(module)
+
+
+def _key(target: Target, *parts: str) -> str:
+    settings = (target.name, target.triple, target.cpu, target.features, str(target.lanes), repr(target.attributes))
+    text = "\0".join((code_version(), *settings, *parts))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# ---------------------------------------------------------------------- kernels
+def _bitcodes(kernels: Sequence[KernelSource], keys: Sequence[str], target: Target, store: Cache, processes: int) -> list[bytes]:
+    """Optimized bitcode of every kernel, from the cache or fresh."""
+    found = [store.get(key) for key in keys]
+    absent = [i for i, code in enumerate(found) if code is None]
+    fresh = _compiled([kernels[i] for i in absent], target, processes)
+    for i, code in zip(absent, fresh, strict=True):
+        store.put(keys[i], code)
+        found[i] = code
+    return [code for code in found if code is not None]
+
+
+_inherited: list[tuple[KernelSource, Target]] = []  # what forked workers compile: namespaces cannot be sent to them
+
+
+def _compiled(kernels: list[KernelSource], target: Target, processes: int) -> list[bytes]:
+    can_fork = "fork" in multiprocessing.get_all_start_methods()
+    if processes < 2 or len(kernels) < FEW_JOBS or not can_fork:
+        return [_optimized(kernel, target) for kernel in kernels]
+    first = _optimized(kernels[0], target)  # Numba is warm when the workers inherit it
+    _inherited[:] = [(kernel, target) for kernel in kernels[1:]]
+    try:
+        context = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(min(processes, len(_inherited)), mp_context=context) as pool:
+            results = list(pool.map(_work, range(len(_inherited))))
+    finally:
+        _inherited.clear()
+    codes = [first]
+    for result in results:
+        if isinstance(result, str):
+            raise InternalError(result)
+        codes.append(result)
+    return codes
+
+
+def _work(number: int) -> bytes | str:
+    """In a worker: bitcode, or the message of a failure."""
+    try:
+        return _optimized(*_inherited[number])
+    except InternalError as error:
+        return str(error)
+
+
+def _optimized(source: KernelSource, target: Target) -> bytes:
+    """One kernel's bitcode, optimized for the target."""
+    machine = _machine(target)
+    try:
+        inner, text, libraries = _numba(source)
+    except Exception as error:  # whatever Numba raises, it is our source that it did not take
+        raise InternalError(f"kernel `{source.name}` does not compile: {error}", source.source) from error
+    module = llvm.parse_assembly(_stripped(text) + _wrapper(source, inner))
+    for library in libraries:
+        module.link_in(llvm.parse_assembly(_stripped(library)))
+    _keep_only(module, {source.name})
+    module = llvm.parse_assembly(_attributed(str(module), target))
+    _settle(module, target, machine)
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = True
+    options.slp_vectorization = True
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    left = [f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]
+    if left:
+        raise InternalError(f"kernel `{source.name}` calls {', '.join(left)}, which no target has", source.source)
+    return module.as_bitcode()
+
+
+def _numba(source: KernelSource) -> tuple[str, str, list[str]]:
+    """Compile a source with Numba but let it optimize nothing: the function's name in LLVM, its module, and the modules
+    of Numba's own functions that it calls."""
+    from numba import types
+    from numba.core import config
+    from numba.core.compiler import Flags, compile_extra
+    from numba.core.registry import cpu_target
+
+    namespace = dict(source.namespace)
+    exec(compile(source.source, f"<{source.name}>", "exec"), namespace)
+    pointers = [types.CPointer(getattr(types, p.storage.name if p.kind != "bool" else "uint8")) for p in source.parameters]
+    signature = (*pointers, *[types.int64] * (source.loops + INTEGERS))
+    flags = Flags()
+    flags.no_compile = True
+    flags.nrt = False
+    flags.error_model = "numpy"
+    flags.no_cpython_wrapper = True
+    flags.no_cfunc_wrapper = True
+    before = config.OPT, config.LOOP_VECTORIZE, config.SLP_VECTORIZE
+    config.OPT, config.LOOP_VECTORIZE, config.SLP_VECTORIZE = type(config.OPT)(0), 0, 0
+    try:
+        made = compile_extra(
+            cpu_target.typing_context, cpu_target.target_context, namespace[source.name], signature, types.void, flags, {}
+        )
+        libraries = [str(library._get_module_for_linking()) for library in made.library._linking_libraries]
+    finally:
+        config.OPT, config.LOOP_VECTORIZE, config.SLP_VECTORIZE = before
+    return made.fndesc.llvm_func_name, made.library.get_llvm_str(), libraries
+
+
+def _wrapper(source: KernelSource, inner: str) -> str:
+    """The exported function: Numba's own has a place for its result and for an exception, which a kernel does not use.
+    No two buffers of a kernel overlap, which `noalias` tells LLVM."""
+    pointers = [f"%p{i}" for i in range(len(source.parameters))]
+    integers = [f"%i{i}" for i in range(source.loops + INTEGERS)]
+    taken = ", ".join([*(f"ptr noalias {p}" for p in pointers), *(f"i64 {i}" for i in integers)])
+    passed = ", ".join(["ptr %result", "ptr %error", *(f"ptr {p}" for p in pointers), *(f"i64 {i}" for i in integers)])
+    return (
+        f"\ndefine void @{source.name}({taken}) {{\n  %result = alloca ptr\n  %error = alloca ptr\n"
+        f"  %status = call i32 @{inner}({passed})\n  ret void\n}}\n"
+    )
+
+
+def _stripped(text: str) -> str:
+    """Without what Numba says about the machine it runs on."""
+    text = re.sub(r"^target (datalayout|triple) = .*$", "", text, flags=re.MULTILINE)
+    return re.sub(r'"(target-cpu|target-features|tune-cpu)"="[^"]*"', "", text)
+
+
+def _attributed(text: str, target: Target) -> str:
+    """Every function gets the target's attributes, and is not to call memset and its like."""
+    mine = " ".join(["nounwind", '"no-builtins"', *(f'"{k}"="{v}"' for k, v in target.attributes)])
+    text = re.sub(r"^(define .*?)( !\S+.*)? \{$", r"\1 #9000\2 {", text, flags=re.MULTILINE)
+    return f"{text}\nattributes #9000 = {{ {mine} }}\n"
+
+
+def _keep_only(module: llvm.ModuleRef, exported: set[str]) -> None:
+    """Make everything but the exported functions internal, and inlined."""
+    for function in module.functions:
+        if not function.is_declaration and function.name not in exported:
+            function.linkage = "internal"
+            function.add_function_attribute("alwaysinline")
+    for variable in module.global_variables:
+        if not variable.is_declaration:
+            variable.linkage = "internal"
+
+
+# ---------------------------------------------------------------------- objects
+@once
+def _start_llvm() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def _machine(target: Target) -> llvm.TargetMachine:
+    _start_llvm()
+    described = llvm.Target.from_triple(target.triple)
+    return described.create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
+    )
+
+
+def _settle(module: llvm.ModuleRef, target: Target, machine: llvm.TargetMachine) -> None:
+    module.triple = target.triple
+    module.data_layout = str(machine.target_data)
+
+
+def _linked(codes: Sequence[bytes], segments: str, target: Target, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    module = llvm.parse_assembly(_attributed(segments, target))
+    _settle(module, target, machine)
+    for code in codes:
+        module.link_in(llvm.parse_bitcode(code))
+    module.verify()
+    return module
+
+
+def _link(codes: Sequence[bytes], segments: str, target: Target) -> bytes:
+    machine = _machine(target)
+    return machine.emit_object(_linked(codes, segments, target, machine))
+
+
+def undefined_symbols(data: bytes) -> set[str]:
+    """Names that a 64-bit little-endian ELF object uses and does not define; of another format none are seen."""
+    if data[:6] != b"\x7fELF\x02\x01":
+        return set()
+    (sections_at,) = struct.unpack_from("<Q", data, 40)
+    size, count = struct.unpack_from("<HH", data, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, sections_at + i * size) for i in range(count)]
+    found: set[str] = set()
+    for section in sections:
+        kind, offset, length, link = section[1], section[4], section[5], section[6]
+        if kind != 2:  # the symbol table
+            continue
+        names = sections[link][4]
+        for at in range(offset + 24, offset + length, 24):
+            name, _, _, home = struct.unpack_from("<IBBH", data, at)
+            if home == 0:
+                start = names + name
+                found.add(data[start : data.index(b"\0", start)].decode())
+    return found - {"_GLOBAL_OFFSET_TABLE_"}

@@ -1,0 +1,168 @@
+"""Programs to code and records: what the manifest says about each program, as plain data.
+
+The records have the fields of the runtime's manifest (its StepRecord, BufferRecord and so on); the runtime may not be
+imported here, so they are dicts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from alphac.backends.cache import Cache
+from alphac.backends.compile import INTEGERS, compile_object
+from alphac.backends.segment import Segment, declaration, support
+from alphac.backends.target import KernelSource, Target
+from alphac.ir.core import Port, Value
+from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step
+from alphac.ir.typesys import DType
+
+Record = dict[str, Any]
+
+
+@dataclass
+class Code:
+    """Programs lowered to a target: `records` by program, sources by symbol, the text of all segments, and the bytes of
+    scratch that one thread needs."""
+
+    target: Target
+    records: dict[str, Record]
+    sources: dict[str, KernelSource]
+    segments: str
+    scratch: int
+
+    def object(self, store: Cache | None = None, processes: int | None = None) -> bytes:
+        """The object with every kernel and segment."""
+        return compile_object(self.sources.values(), self.segments, self.target, store, processes)
+
+
+def lower_programs(programs: Iterable[Program], target: Target) -> Code:
+    """Lower every kernel and write every segment of some programs."""
+    code = Code(target, {}, {}, "", 0)
+    texts = [support(target)]
+    for program in programs:
+        symbols: dict[Kernel, str] = {}
+        for kernel in program.kernels():
+            source = target.lower(kernel)
+            symbols[kernel] = source.name
+            code.sources[source.name] = source
+            code.scratch = max(code.scratch, source.scratch)
+        emitted = _Emission(program, symbols)
+        code.records[program.name] = emitted.record()
+        texts.extend(emitted.texts)
+    texts += [declaration(s.name, len(s.parameters), s.loops + INTEGERS) for s in code.sources.values()]
+    code.segments = "\n".join(texts)
+    return code
+
+
+@dataclass
+class _Emission:
+    """One program's record and the text of its segments."""
+
+    program: Program
+    symbols: Mapping[Kernel, str]
+    texts: list[str] = field(default_factory=list)
+
+    def record(self) -> Record:
+        self.number = {id(b): i for i, b in enumerate(self.program.buffers)}
+        return {
+            "name": self.program.name,
+            "buffers": [_buffer(b) for b in self.program.buffers],
+            "steps": self._steps(self.program.steps, ()),
+            "arguments": [self._port(p, b) for p, b in self.program.arguments],
+            "results": [self._port(p, b) for p, b in self.program.results],
+        }
+
+    def _steps(self, steps: Sequence[Step], outer: tuple[Value, ...]) -> list[Record]:
+        """Runs of steps without an exchange become segments."""
+        records: list[Record] = []
+        run: list[Step] = []
+
+        def finish() -> None:
+            if run:
+                records.append(self._segment(tuple(run), outer))
+                run.clear()
+
+        for step in steps:
+            if isinstance(step, Exchange):
+                finish()
+                buffers = [self.number[id(b)] for b, _ in step.buffers]
+                records.append({"kind": "exchange", "buffers": buffers, "kinds": [k for _, k in step.buffers]})
+            elif isinstance(step, Repeat) and _exchanges(step.steps):
+                finish()
+                inner = self._steps(step.steps, (*outer, step.index))
+                loop = {"kind": "repeat", "count": step.count, "reverse": step.reverse, "index": len(outer)}
+                records.append({**loop, "steps": inner})
+            else:
+                run.append(step)
+        finish()
+        return records
+
+    def _segment(self, steps: tuple[Step, ...], outer: tuple[Value, ...]) -> Record:
+        symbol = re.sub(r"\W", "_", f"segment_{self.program.name}_{len(self.texts)}")
+        self.texts.append(Segment(symbol, self.program.buffers, self.symbols, outer).text(steps))
+        return {
+            "kind": "segment",
+            "symbol": symbol,
+            "guards": [[self.number[id(b)] for b in guard.buffers] for guard in _guards(steps)],
+            "kernels": [self._kernel(k, loops) for k, loops in _kernels(steps, ())],
+        }
+
+    def _kernel(self, kernel: Kernel, loops: tuple[Repeat, ...]) -> Record:
+        op = kernel.anchor or kernel.stores[0][0].op
+        stored = {id(view.buffer) for _, view in kernel.stores}
+        return {
+            "symbol": self.symbols[kernel],
+            "buffers": [self.number[id(b)] for b in kernel.buffers()],
+            "stores": len(stored),
+            "op": op.name if op is not None else "copy",
+            "span": str(op.span) if op is not None and op.span is not None else "",
+            "loops": [[loop.count, loop.reverse] for loop in loops],
+        }
+
+    def _port(self, port: Port, buffer: Buffer) -> Record:
+        attributes = {name: _plain(value) for name, value in port.attributes}
+        return {"kind": port.kind, "name": port.name, "buffer": self.number[id(buffer)], "attributes": attributes}
+
+
+def _buffer(buffer: Buffer) -> Record:
+    grows = buffer.per_shard > 0
+    rows = 0
+    if grows:
+        first = buffer.layout[0]
+        rows = first.size // first.shards if first.shards else 1
+    return {
+        "name": buffer.name,
+        "dtype": buffer.type.dtype.name,
+        "shape": [rows if grows and i == 0 else d.size for i, d in enumerate(buffer.layout)],
+        "role": buffer.role,
+        "grows": grows,
+        "rows": rows,
+        "state": buffer.port.name if buffer.role == "state" and buffer.port is not None else "",
+    }
+
+
+def _plain(value: object) -> object:
+    return value.name if isinstance(value, DType) else value
+
+
+def _exchanges(steps: Iterable[Step]) -> bool:
+    return any(isinstance(s, Exchange) or (isinstance(s, Repeat) and _exchanges(s.steps)) for s in steps)
+
+
+def _guards(steps: Iterable[Step]) -> Iterator[Guard]:
+    for step in steps:
+        if isinstance(step, Guard):
+            yield step
+        elif isinstance(step, Repeat):
+            yield from _guards(step.steps)
+
+
+def _kernels(steps: Iterable[Step], loops: tuple[Repeat, ...]) -> Iterator[tuple[Kernel, tuple[Repeat, ...]]]:
+    for step in steps:
+        if isinstance(step, Launch):
+            yield step.kernel, loops
+        elif isinstance(step, Repeat):
+            yield from _kernels(step.steps, (*loops, step))

@@ -1,0 +1,42 @@
+"""The targets, found by scanning this folder: a file that assigns `TARGETS` at its top level defines some."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from functools import cache
+from pathlib import Path
+
+from alphac.backends.target import Target
+
+_DEFINES = re.compile(r"^TARGETS\b", re.MULTILINE)
+
+
+@cache
+def targets() -> dict[str, Target]:
+    """Every target by name."""
+    found: dict[str, Target] = {}
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        if file.name != Path(__file__).name and _DEFINES.search(file.read_text(encoding="utf-8")):
+            for target in importlib.import_module(f"alphac.backends.{file.stem}").TARGETS:
+                if target.name in found:
+                    raise ValueError(f"target `{target.name}` is defined twice")
+                found[target.name] = target
+    return found
+
+
+def target(name: str) -> Target:
+    """A target by name. Raises KeyError whose message lists the known ones."""
+    try:
+        return targets()[name]
+    except KeyError:
+        raise KeyError(f"no target `{name}`; there are {', '.join(sorted(targets()))}") from None
+
+
+@cache
+def host_target() -> Target:
+    """The best target that this machine runs. Raises LookupError if there is none."""
+    able = [t for t in targets().values() if t.runs_here()]
+    if not able:
+        raise LookupError(f"this machine runs none of the targets {', '.join(sorted(targets()))}")
+    return max(able, key=lambda t: t.preference)

@@ -1,0 +1,281 @@
+"""Segments: the steps between two exchanges as one native function, called by every thread of a team.
+
+The functions are LLVM IR as text: they load pointers from the table, call the kernels, and meet at a spin barrier after
+each. docs/architecture.md, "Native interface", says what the table and the team hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from alphac.backends.target import Target
+from alphac.ir.core import Value
+from alphac.ir.errors import InternalError
+from alphac.ir.schedule import Buffer, Guard, Kernel, Launch, Repeat, Step
+
+SHARDS, FIRST, MERGES, SCRATCH, SCRATCH_BYTES, LOOPS, BUFFERS = 0, 1, 2, 3, 4, 8, 16  # entries of the table
+MAX_RUNTIME_LOOPS = 4  # entries 8 … 11
+_EXPONENT = {16: 8, 32: 8, 64: 11}  # bits of the exponent of bf16, f32, f64
+
+# A wait looks at a word, and pauses for a short while, as the others are about to come. Then it lets other threads run,
+# since there may be fewer cores than threads. A worker without work sleeps at last.
+_SUPPORT = """
+declare void @{pause}({pause_types})
+
+define internal i64 @alphac_wait(ptr %word, i64 %seen, ptr %give_way) noinline {{
+entry:
+  br label %look
+look:
+  %turn = phi i64 [ 0, %entry ], [ %next, %again ]
+  %now = load atomic i64, ptr %word acquire, align 8
+  %over = icmp ne i64 %now, %seen
+  br i1 %over, label %done, label %patient
+patient:
+  %early = icmp ult i64 %turn, 2000
+  br i1 %early, label %pausing, label %yielding
+pausing:
+  call void @{pause}({pause_arguments})
+  br label %again
+yielding:
+  call i32 %give_way()
+  br label %again
+again:
+  %next = add i64 %turn, 1
+  br label %look
+done:
+  ret i64 %now
+}}
+
+define internal void @alphac_barrier(ptr %table, i64 %threads) noinline {{
+entry:
+  %place = getelementptr i64, ptr %table, i64 5
+  %count = load ptr, ptr %place
+  %generation = getelementptr i8, ptr %count, i64 64
+  %seen = load atomic i64, ptr %generation acquire, align 8
+  %before = atomicrmw add ptr %count, i64 1 acq_rel
+  %others = sub i64 %threads, 1
+  %last = icmp eq i64 %before, %others
+  br i1 %last, label %open, label %wait
+open:
+  store atomic i64 0, ptr %count monotonic, align 8
+  %following = add i64 %seen, 1
+  store atomic i64 %following, ptr %generation release, align 8
+  ret void
+wait:
+  %yields = getelementptr i64, ptr %table, i64 6
+  %give_way = load ptr, ptr %yields
+  call i64 @alphac_wait(ptr %generation, i64 %seen, ptr %give_way)
+  ret void
+}}
+
+define i64 @team_worker(ptr %team, i64 %thread) {{
+entry:
+  %function_at = getelementptr i8, ptr %team, i64 64
+  %table_at = getelementptr i8, ptr %team, i64 72
+  %threads_at = getelementptr i8, ptr %team, i64 80
+  %finished = getelementptr i8, ptr %team, i64 128
+  %stop = getelementptr i8, ptr %team, i64 192
+  %yield_at = getelementptr i8, ptr %team, i64 256
+  %sleep_at = getelementptr i8, ptr %team, i64 264
+  %give_way = load ptr, ptr %yield_at
+  %sleep = load ptr, ptr %sleep_at
+  br label %serve
+serve:
+  %seen = phi i64 [ 0, %entry ], [ %now, %run ]
+  br label %look
+look:
+  %turn = phi i64 [ 0, %serve ], [ %next, %again ]
+  %now = load atomic i64, ptr %team acquire, align 8
+  %called = icmp ne i64 %now, %seen
+  br i1 %called, label %run, label %idle
+idle:
+  %stopping = load atomic i64, ptr %stop acquire, align 8
+  %stopped = icmp ne i64 %stopping, 0
+  br i1 %stopped, label %leave, label %patient
+patient:
+  %early = icmp ult i64 %turn, 2000
+  br i1 %early, label %pausing, label %tired
+pausing:
+  call void @{pause}({pause_arguments})
+  br label %again
+tired:
+  %soon = icmp ult i64 %turn, 2200
+  br i1 %soon, label %yielding, label %sleeping
+yielding:
+  call i32 %give_way()
+  br label %again
+sleeping:
+  call i32 %sleep(i32 50)
+  br label %again
+again:
+  %next = add i64 %turn, 1
+  br label %look
+run:
+  %function = load ptr, ptr %function_at
+  %table = load ptr, ptr %table_at
+  %threads = load i64, ptr %threads_at
+  call i64 %function(ptr %table, i64 %thread, i64 %threads)
+  atomicrmw add ptr %finished, i64 1 acq_rel
+  br label %serve
+leave:
+  ret i64 0
+}}
+
+define i64 @team_run(ptr %team, i64 %address, ptr %table, i64 %threads) {{
+entry:
+  %function_at = getelementptr i8, ptr %team, i64 64
+  %table_at = getelementptr i8, ptr %team, i64 72
+  %threads_at = getelementptr i8, ptr %team, i64 80
+  %finished = getelementptr i8, ptr %team, i64 128
+  %yield_at = getelementptr i8, ptr %team, i64 256
+  %result_at = getelementptr i8, ptr %team, i64 320
+  %function = inttoptr i64 %address to ptr
+  %several = icmp ugt i64 %threads, 1
+  br i1 %several, label %together, label %work
+together:
+  store ptr %function, ptr %function_at
+  store ptr %table, ptr %table_at
+  store i64 %threads, ptr %threads_at
+  store atomic i64 0, ptr %finished monotonic, align 8
+  %generation = load atomic i64, ptr %team monotonic, align 8
+  %following = add i64 %generation, 1
+  store atomic i64 %following, ptr %team release, align 8
+  br label %work
+work:
+  %size = phi i64 [ 1, %entry ], [ %threads, %together ]
+  %result = call i64 %function(ptr %table, i64 0, i64 %size)
+  store i64 %result, ptr %result_at
+  %workers = sub i64 %size, 1
+  %give_way = load ptr, ptr %yield_at
+  br label %gather
+gather:
+  %back = phi i64 [ 0, %work ], [ %more, %wait ]
+  %all = icmp eq i64 %back, %workers
+  br i1 %all, label %done, label %wait
+wait:
+  %more = call i64 @alphac_wait(ptr %finished, i64 %back, ptr %give_way)
+  br label %gather
+done:
+  ret i64 %result
+}}
+"""
+
+
+def support(target: Target) -> str:
+    """The barrier, `team_worker` and `team_run`. With 1 thread `team_run` works alone; otherwise every worker takes part,
+    of which there must be `threads` - 1."""
+    name, arguments = target.pause
+    values = ", ".join(f"i32 {a}" for a in arguments)
+    return _SUPPORT.format(pause=name, pause_types=", ".join("i32" for _ in arguments), pause_arguments=values)
+
+
+def declaration(symbol: str, pointers: int, integers: int) -> str:
+    """The declaration of a kernel."""
+    return f"declare void @{symbol}({', '.join(['ptr'] * pointers + ['i64'] * integers)})\n"
+
+
+class Segment:
+    """The text of one segment function.
+
+    `buffers`: its program's, in the order of the table; `symbols`: the kernels' names; `outer`: the indices of the loops
+    around it that the runtime runs.
+    """
+
+    def __init__(self, name: str, buffers: Sequence[Buffer], symbols: Mapping[Kernel, str], outer: Sequence[Value]) -> None:
+        self.name = name
+        self.symbols = symbols
+        self.entry = {id(buffer): BUFFERS + i for i, buffer in enumerate(buffers)}
+        self.outer = outer
+        self.indices: dict[Value, str] = {}
+        self.lines: list[str] = []
+        self.count = 0
+        self.guards = 0
+        self.block = "entry"
+
+    def text(self, steps: Sequence[Step]) -> str:
+        """Define the segment that runs `steps`."""
+        if len(self.outer) > MAX_RUNTIME_LOOPS:
+            raise InternalError(f"more than {MAX_RUNTIME_LOOPS} nested loops with exchanges in them")
+        for i, value in enumerate(self.outer):
+            self.indices[value] = self._load(LOOPS + i, "i64")
+        shards, first, merges, scratch, size = (
+            self._load(i, "i64") for i in (SHARDS, FIRST, MERGES, SCRATCH, SCRATCH_BYTES)
+        )
+        offset = self._do(f"mul i64 %thread, {size}")
+        own = self._do(f"add i64 {scratch}, {offset}")
+        self.tail = [f"i64 {v}" for v in (shards, first, merges, own, "%thread", "%threads")]
+        self.several = self._do("icmp ugt i64 %threads, 1")
+        self._steps(steps)
+        body = "\n".join(self.lines)
+        return f"define i64 @{self.name}(ptr %table, i64 %thread, i64 %threads) {{\nentry:\n{body}\n  ret i64 0\n}}\n"
+
+    def _steps(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if isinstance(step, Launch):
+                self._launch(step.kernel)
+            elif isinstance(step, Guard):
+                self._guard(step)
+            elif isinstance(step, Repeat):
+                self._repeat(step)
+            else:
+                raise InternalError("an exchange inside a segment")
+
+    def _launch(self, kernel: Kernel) -> None:
+        pointers = [f"ptr {self._load(self.entry[id(buffer)], 'ptr')}" for buffer in kernel.buffers()]
+        indices = [f"i64 {self.indices[v]}" for v in kernel.loops]
+        self.lines.append(f"  call void @{self.symbols[kernel]}({', '.join([*pointers, *indices, *self.tail])})")
+        meet, go_on = self._label("meet"), self._label("go_on")
+        self.lines.append(f"  br i1 {self.several}, label %{meet}, label %{go_on}")
+        self._begin(meet)
+        self.lines.append("  call void @alphac_barrier(ptr %table, i64 %threads)")
+        self.lines.append(f"  br label %{go_on}")
+        self._begin(go_on)
+
+    def _guard(self, step: Guard) -> None:
+        """Leave with the guard's number if a scalar is not finite: its exponent's bits are all ones."""
+        self.guards += 1
+        for buffer in step.buffers:
+            bits = buffer.type.dtype.bits
+            mask = ((1 << _EXPONENT[bits]) - 1) << (bits - 1 - _EXPONENT[bits])
+            word = self._do(f"load i{bits}, ptr {self._load(self.entry[id(buffer)], 'ptr')}")
+            exponent = self._do(f"and i{bits} {word}, {mask}")
+            bad = self._do(f"icmp eq i{bits} {exponent}, {mask}")
+            leave, stay = self._label("leave"), self._label("stay")
+            self.lines.append(f"  br i1 {bad}, label %{leave}, label %{stay}")
+            self._begin(leave)
+            self.lines.append(f"  ret i64 {self.guards}")
+            self._begin(stay)
+
+    def _repeat(self, step: Repeat) -> None:
+        start, end, by = (step.count - 1, -1, -1) if step.reverse else (0, step.count, 1)
+        body, after = self._label("repeat"), self._label("repeated")
+        index, following = f"%index{self.count}", f"%following{self.count}"
+        before = self.block
+        self.lines.append(f"  br label %{body}")
+        self._begin(body)
+        place = len(self.lines)
+        self.indices[step.index] = index
+        self._steps(step.steps)
+        self.lines.insert(place, f"  {index} = phi i64 [ {start}, %{before} ], [ {following}, %{self.block} ]")
+        self.lines.append(f"  {following} = add i64 {index}, {by}")
+        over = self._do(f"icmp eq i64 {following}, {end}")
+        self.lines.append(f"  br i1 {over}, label %{after}, label %{body}")
+        self._begin(after)
+
+    # ------------------------------------------------------------------ text
+    def _label(self, name: str) -> str:
+        self.count += 1
+        return f"{name}{self.count}"
+
+    def _begin(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def _do(self, instruction: str) -> str:
+        self.count += 1
+        self.lines.append(f"  %v{self.count} = {instruction}")
+        return f"%v{self.count}"
+
+    def _load(self, entry: int, type: str) -> str:
+        place = self._do(f"getelementptr i64, ptr %table, i64 {entry}")
+        return self._do(f"load {type}, ptr {place}")

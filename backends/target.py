@@ -1,0 +1,78 @@
+"""What a target is: an instruction set that kernels are lowered to and compiled for.
+
+A target is data (triple, cpu, features, vector width, capabilities) and one hook, `lowering`, that turns a kernel of a
+schedule into source. Targets are found by `alphac.backends.registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from alphac.ir.schedule import Kernel
+from alphac.ir.typesys import DType
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """One kernel in the Numba dialect, ready to compile.
+
+    name        symbol: `k_` and a digest of what the kernel computes, so that equal kernels are compiled once
+    source      Python text that defines function `name` when executed in a copy of `namespace`
+    parameters  element types of the buffers, in the order of `Kernel.buffers()`; each is passed as a raw pointer
+    loops       how many loop indices follow the buffers
+    scratch     bytes of scratch that one thread needs (the runtime aligns every thread's scratch to 64 bytes)
+    namespace   globals of the source: NumPy scalar types, SIMD intrinsics. Not part of the kernel's identity but for
+                the digest of the files that make them
+
+    Native signature: one pointer per parameter, then i64: `loops` indices (outermost first), shards owned, first shard,
+    address of merges (i64 each), address of this thread's scratch, thread, threads. The function returns nothing.
+
+    A buffer may be both stored and read if it is read at the stored index alone: a kernel loads all it needs for an index
+    (or a vector of them) before it stores anything there, and one thread does both.
+    """
+
+    name: str
+    source: str
+    parameters: tuple[DType, ...]
+    loops: int = 0
+    scratch: int = 0
+    namespace: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+
+
+Lowering = Callable[["Kernel", "Target"], KernelSource]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One instruction set.
+
+    name          as in fleet files and bundles
+    triple, cpu, features   what LLVM compiles for
+    lanes         f32 elements in the vector register that code should use (16: AVX-512, 8: AVX2, 4: SSE or NEON); explicit
+                  vector code must not use wider ones
+    registers     how many vector registers there are
+    capabilities  what regions may need: ops' needs and dtypes by name
+    pause         (intrinsic, i32 arguments) that relaxes the core in a spin loop
+    lowering      kernel → source
+    runs_here     whether this machine executes it
+    preference    among targets that run here, the highest is chosen
+    attributes    LLVM function attributes given to every function
+    """
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    lanes: int
+    registers: int
+    capabilities: frozenset[str]
+    pause: tuple[str, tuple[int, ...]]
+    lowering: Lowering = field(compare=False, repr=False)
+    runs_here: Callable[[], bool] = field(compare=False, repr=False)
+    preference: int = 0
+    attributes: tuple[tuple[str, str], ...] = ()
+
+    def lower(self, kernel: Kernel) -> KernelSource:
+        """The source of one kernel."""
+        return self.lowering(kernel, self)

@@ -1,0 +1,57 @@
+"""x86-64 with FMA: the levels v3 (AVX2) and v4 (AVX-512), and v3 held to 4 lanes."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+
+from alphac.backends.target import KernelSource, Target
+from alphac.ir.schedule import Kernel
+
+TRIPLE = "x86_64-unknown-linux-gnu"
+_V3 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+CAPABILITIES = frozenset(
+    {"elementwise", "index", "reduce", "contract", "special", "collective", "random"}
+    | {"f32", "f64", "bf16", "i32", "i64", "u8", "bool"}
+)
+
+
+def lower(kernel: Kernel, target: Target) -> KernelSource:
+    """A kernel in the Numba dialect, for the target's vector width."""
+    from alphac.backends import kernels
+
+    return kernels.lower(kernel, target)
+
+
+@cache
+def _host_features() -> frozenset[str]:
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return frozenset()
+    import llvmlite.binding as llvm
+
+    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+
+
+def _target(name: str, cpu: str, lanes: int, registers: int, wanted: tuple[str, ...], preference: int) -> Target:
+    return Target(
+        name=name,
+        triple=TRIPLE,
+        cpu=cpu,
+        features="",
+        lanes=lanes,
+        registers=registers,
+        capabilities=CAPABILITIES,
+        pause=("llvm.x86.sse2.pause", ()),
+        lowering=lower,
+        runs_here=lambda: _host_features().issuperset(wanted),
+        preference=preference,
+        attributes=(("prefer-vector-width", str(32 * lanes)),),
+    )
+
+
+TARGETS = (
+    _target("x86-64-v4", "x86-64-v4", 16, 32, _V4, 3),
+    _target("x86-64-v3", "x86-64-v3", 8, 16, _V3, 2),
+    _target("x86-64-v3-128", "x86-64-v3", 4, 16, _V3, 1),
+)

@@ -1,0 +1,379 @@
+"""Fusion: which values are stored, and which ops share a kernel.
+
+Before: a block of ops, each with a result.
+After:  a `Level`: clusters (each will be one kernel) and nests (loops), in an order that respects what they read. Every
+        other value is inlined: evaluated per element where it is read.
+
+    h = contract(x, w)           cluster 1: anchor contract, stores h (epilogue: the add and the maximum)
+    a = add(h, broadcast(b))
+    r = relu(a)
+    s = reduce_sum(exp(r))       cluster 2: anchor reduce_sum, stores s, exp inlined
+
+A block is read backwards, so that all readers of a value are known when it is met. Values are stored when they must be (an
+anchor's result, a function's result, what a loop takes or yields) or when evaluating them anew for every reader would cost
+more than a trip through memory. A stored value joins the cluster that reads it at its own index if no cycle arises;
+otherwise it starts a cluster. An anchor takes over the map that reads its result index by index: its epilogue. Bits never
+depend on any of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from alphac.ir.core import Block, Function, Op, Value
+from alphac.ir.ops.define import definition
+from alphac.ir.typesys import Dim
+
+ANCHORS = ("reduce", "contract", "special", "collective")
+ABSORBED = ("reduce_sum", "reduce_max", "reduce_min", "contract", "scatter_add")  # by the `combine` that reads them
+MAX_STORES = 16  # of one cluster: more would not fit into registers
+TRAFFIC = 2.0  # cost of storing an element, in flops; loading one is 1
+PACKING = 2.0  # a contraction evaluates an element of an operand about this often
+
+
+@dataclass(eq=False)
+class Cluster:
+    """Ops that become one kernel. `dims` is its index space; `rounds` how many exchanges must come before it."""
+
+    stores: list[Value]
+    anchor: Op | None
+    dims: tuple[Dim, ...]
+    order: int
+    rounds: int
+
+
+@dataclass(eq=False)
+class Nest:
+    """A loop and the level of its body."""
+
+    op: Op
+    order: int
+    body: Level
+
+
+Node = Cluster | Nest
+
+
+@dataclass
+class Use:
+    """How a node reads a value: `aligned` if only at the node's own index, `evaluations` elements in one run of it."""
+
+    aligned: bool
+    evaluations: float
+
+
+@dataclass(eq=False)
+class Level:
+    """One block's nodes. `after[n]` are the nodes that read what `n` stores. `producer` says which node stores a value."""
+
+    block: Block
+    nest: Nest | None = None
+    parent: Level | None = None
+    trips: float = 1
+    nodes: list[Node] = field(default_factory=list)
+    after: dict[Node, set[Node]] = field(default_factory=dict)
+    producer: dict[Value, Node] = field(default_factory=dict)
+
+    def add(self, node: Node) -> None:
+        self.nodes.append(node)
+        self.after[node] = set()
+
+    def reaches(self, start: Node, goal: Node) -> bool:
+        """Whether `goal` must come after `start` (or is it)."""
+        seen, stack = {start}, [start]
+        while stack:
+            node = stack.pop()
+            if node is goal:
+                return True
+            fresh = self.after.get(node, set()) - seen
+            seen |= fresh
+            stack.extend(fresh)
+        return False
+
+
+@dataclass(eq=False)
+class Fused:
+    """A function with what is stored where. `uses[v]` are the nodes that read stored value (or block argument) `v`."""
+
+    function: Function
+    root: Level
+    home: dict[Value, Level]  # the level whose block defines a value
+    level_of: dict[Node, Level]
+    uses: dict[Value, dict[Node, Use]]
+
+    def stored(self, value: Value) -> bool:
+        """Whether the value has memory of its own."""
+        return value.op is None or value in self.home[value].producer
+
+    def readers(self, value: Value, level: Level) -> dict[Node, Use]:
+        """The nodes of `level` that read a value, themselves or in a loop inside them."""
+        found: dict[Node, Use] = {}
+        for node, use in self.uses.get(value, {}).items():
+            top = self.ancestor(node, level)
+            if top is not None:
+                found[top] = use if top is node else Use(False, use.evaluations)
+        return found
+
+    def ancestor(self, node: Node, level: Level) -> Node | None:
+        """The node of `level` that is `node` or holds it; None if `node` lies elsewhere."""
+        current: Node | None = node
+        while current is not None and self.level_of[current] is not level:
+            current = self.level_of[current].nest
+        return current
+
+    def leaves(self, cluster: Cluster) -> list[Value]:
+        """The values a cluster reads from memory, in the order met from its stores."""
+        found: dict[Value, None] = {}
+        seen: set[Value] = set()
+        own = set(cluster.stores)
+
+        def visit(value: Value) -> None:
+            if value in seen:
+                return
+            seen.add(value)
+            if self.stored(value) and value not in own:
+                found[value] = None
+            elif value.op is not None:
+                for operand in value.op.operands:
+                    visit(operand)
+
+        for value in cluster.stores:
+            visit(value)
+        return list(found)
+
+
+def fuse(function: Function) -> Fused:
+    """Choose stored values and clusters of a function without `grad` and composite ops."""
+    return _Fusion(function).run()
+
+
+class _Fusion:
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.home: dict[Value, Level] = {}
+        self.level_of: dict[Node, Level] = {}
+        self.uses: dict[Value, dict[Node, Use]] = {}
+        self.must: set[Value] = set()
+        self.rounds: dict[Value, int] = {}
+        self.single: dict[Value, int] = {}
+        self.costs: dict[Value, float] = {}
+        self.result: Fused | None = None
+
+    def run(self) -> Fused:
+        self._count(self.function.block)
+        root = Level(self.function.block)
+        self.result = Fused(self.function, root, self.home, self.level_of, self.uses)
+        self._level(root)
+        return self.result
+
+    def _count(self, block: Block) -> None:
+        """Uses per value, and the exchanges that come before it."""
+        for value in block.arguments:
+            self.rounds.setdefault(value, 0)
+        for op in block.ops:
+            before = max((self.rounds[v] for v in op.operands), default=0)
+            for inner in op.blocks:
+                for value in inner.arguments:
+                    self.rounds[value] = before
+                self._count(inner)
+                before = max(before, *(self.rounds[v] for v in inner.results), 0)
+            for value in op.results:
+                self.rounds[value] = before + (definition(op).shape == "collective")
+            for value in op.operands:
+                self.single[value] = self.single.get(value, 0) + 1
+        for value in block.results:
+            self.single[value] = self.single.get(value, 0) + 1
+
+    def _level(self, level: Level) -> None:
+        for value in level.block.arguments:
+            self.home[value] = level
+        for op in level.block.ops:
+            for value in op.results:
+                self.home[value] = level
+        for value in level.block.results:
+            self.must.add(value)
+            if self.home[value] is not level and level.nest is not None:
+                self._read(value, level.nest, Use(False, 0))
+        for order in range(len(level.block.ops) - 1, -1, -1):
+            op = level.block.ops[order]
+            if op.name == "loop":
+                self._loop(level, op, order)
+            elif definition(op).shape in ANCHORS:
+                self._anchor(level, op, order)
+            else:
+                self._inline_or_store(level, op, order)
+
+    # ------------------------------------------------------------------ one op
+    def _loop(self, level: Level, op: Op, order: int) -> None:
+        dim = op.attributes["dim"]
+        assert isinstance(dim, Dim)
+        body = Level(op.blocks[0], parent=level, trips=level.trips * dim.size)
+        nest = Nest(op, order, body)
+        body.nest = nest
+        level.add(nest)
+        self.level_of[nest] = level
+        for value in op.results:
+            self._store(level, value, nest)
+        self._level(body)
+        for value in op.operands:
+            self.must.add(value)
+            self._read(value, nest, Use(False, 0))
+
+    def _anchor(self, level: Level, op: Op, order: int) -> None:
+        value = op.result
+        if value not in self.must and not self.uses.get(value):
+            return  # nobody reads it
+        combine = self._absorbing(level, op)
+        if combine is not None:
+            self._read_operands(op, combine, value.type.size)
+            return
+        host = self._host(level, value) if definition(op).shape in ("reduce", "contract") else None
+        if host is not None:
+            host.anchor = op
+            if value in self.must or len(self.uses[value]) > 1:
+                host.stores.append(value)
+                self._store(level, value, host)
+        else:
+            host = self._cluster(level, value, op, order)
+        self._read_operands(op, host, value.type.size)
+
+    def _absorbing(self, level: Level, op: Op) -> Cluster | None:
+        """The `combine` cluster that is the only reader of an anchor's result, if it may compute it itself."""
+        if op.name not in ABSORBED or op.result in self.must or self.single.get(op.result, 0) != 1:
+            return None
+        for node in self.uses.get(op.result, {}):
+            inside = isinstance(node, Cluster) and self.level_of[node] is level
+            if inside and node.anchor is not None and node.anchor.operands[:1] == (op.result,):
+                return node if definition(node.anchor).shape == "collective" else None
+        return None
+
+    def _inline_or_store(self, level: Level, op: Op, order: int) -> None:
+        value = op.result
+        users = self.uses.get(value, {})
+        if value not in self.must and not self._worth_storing(level, value):
+            for node, use in users.items():
+                self._read_operands(op, node, use.evaluations, use.aligned)
+            return
+        host = self._host(level, value) or self._companion(level, value)
+        if host is not None:
+            host.stores.append(value)
+            host.rounds = max(host.rounds, self.rounds[value])
+            self._store(level, value, host)
+        else:
+            host = self._cluster(level, value, None, order)
+        self._read_operands(op, host, value.type.size, aligned=True)
+
+    # ------------------------------------------------------------------ policy
+    def _worth_storing(self, level: Level, value: Value) -> bool:
+        users = self.uses.get(value, {})
+        combined = any(isinstance(n, Cluster) and n.anchor is not None and value in n.anchor.operands
+                       and definition(n.anchor).shape == "collective" for n in users)  # fmt: skip
+        if combined:
+            return True
+        evaluations = sum(u.evaluations * self.level_of[n].trips for n, u in users.items()) / level.trips
+        size, cost = value.type.size, self._cost(value)
+        return cost * evaluations > (cost + TRAFFIC) * size + evaluations
+
+    def _cost(self, value: Value) -> float:
+        """Flops to evaluate one element, loads (1 each) included; values with several readers count as loaded."""
+        known = self.costs.get(value)
+        if known is not None:
+            return known
+        op = value.op
+        if op is None or definition(op).shape not in ("elementwise", "index"):
+            cost = 1.0
+        else:
+            cost = definition(op).cost.flops
+            for operand in op.operands:
+                inner = self._cost(operand)
+                cost += min(inner, 1.0) if self.single.get(operand, 0) > 1 else inner
+        self.costs[value] = cost
+        return cost
+
+    def _host(self, level: Level, value: Value) -> Cluster | None:
+        """A map of this level that reads `value` at its own index alone and may compute it."""
+        users = self.uses.get(value, {})
+        tops = {self._ancestor(node, level) for node in users}
+        for node in reversed(level.nodes):
+            if not isinstance(node, Cluster) or node.anchor is not None or node.dims != value.type.dims:
+                continue
+            use = users.get(node)
+            if use is None or not use.aligned or len(node.stores) >= MAX_STORES:
+                continue
+            others = tops - {node}
+            if (others or value in self.must) and node.rounds > self._before(value):
+                continue
+            if not any(level.reaches(other, node) for other in others):
+                return node
+        return None
+
+    def _companion(self, level: Level, value: Value) -> Cluster | None:
+        """For a scalar: any cluster of scalars that it neither reads nor is read by, so that scalars share a launch."""
+        if value.type.dims:
+            return None
+        tops = {self._ancestor(node, level) for node in self.uses.get(value, {})}
+        for node in level.nodes:
+            if not isinstance(node, Cluster) or node.anchor is not None or node.dims or len(node.stores) >= MAX_STORES:
+                continue
+            if node.rounds != self._before(value) or node in tops:
+                continue
+            if not any(level.reaches(other, node) for other in tops):
+                return node
+        return None
+
+    def _before(self, value: Value) -> int:
+        """How many exchanges must come before `value` can be computed."""
+        assert value.op is not None
+        return max((self.rounds[v] for v in value.op.operands), default=0)
+
+    # ------------------------------------------------------------------ bookkeeping
+    def _cluster(self, level: Level, value: Value, anchor: Op | None, order: int) -> Cluster:
+        cluster = Cluster([value], anchor, value.type.dims, order, self._before(value))
+        level.add(cluster)
+        self.level_of[cluster] = level
+        self._store(level, value, cluster)
+        return cluster
+
+    def _store(self, level: Level, value: Value, node: Node) -> None:
+        """`node` stores `value`: every other reader comes after it."""
+        level.producer[value] = node
+        for reader in self.uses.get(value, {}):
+            top = self._ancestor(reader, level)
+            if top is not node:
+                level.after[node].add(top)
+
+    def _ancestor(self, node: Node, level: Level) -> Node:
+        assert self.result is not None
+        found = self.result.ancestor(node, level)
+        assert found is not None, "a value is read outside the block that defines it"
+        return found
+
+    def _read(self, value: Value, node: Node, use: Use) -> None:
+        uses = self.uses.setdefault(value, {})
+        old = uses.get(node)
+        if old is None:
+            uses[node] = use
+        elif old.aligned and use.aligned:
+            old.evaluations = max(old.evaluations, use.evaluations)
+        else:
+            uses[node] = Use(False, old.evaluations + use.evaluations)
+
+    def _read_operands(self, op: Op, node: Node, evaluations: float, aligned: bool = False) -> None:
+        shape = definition(op).shape
+        for operand, count in zip(op.operands, _evaluations(op, evaluations), strict=True):
+            self._read(operand, node, Use(aligned and shape == "elementwise", count))
+
+
+def _evaluations(op: Op, of_result: float) -> Iterator[float]:
+    """How many elements of each operand are evaluated for so many of the result."""
+    shape = definition(op).shape
+    for operand in op.operands:
+        if shape == "contract":
+            yield PACKING * operand.type.size
+        elif shape in ANCHORS:
+            yield operand.type.size
+        elif op.name == "concat":
+            yield of_result * operand.type.size / max(op.result.type.size, 1)
+        else:
+            yield of_result

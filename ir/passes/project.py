@@ -1,0 +1,375 @@
+"""Projection: a fused function becomes a Program, what one role does, in order.
+
+Before: levels of clusters and nests (`fuse`).
+After:  buffers, kernels, exchanges, guards, repeats (`ir/schedule.py`).
+
+* A `combine` is finished by an Exchange, put off until something reads the combined value, so that several share one. What
+  a loop merely collects is exchanged once after the loop, the whole stack of it.
+* A state is overwritten in place where its old version is read at the written index alone or beforehand; otherwise the new
+  version is kept aside and copied at the end. The same goes for what a loop carries.
+* A Guard on the losses comes before the first write to a state.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from alphac.ir.core import Function, Op, Port, Value
+from alphac.ir.ops.define import definition
+from alphac.ir.passes.fuse import Cluster, Fused, Level, Nest, fuse
+from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, View
+from alphac.ir.typesys import Dim, TensorType
+
+
+@dataclass(eq=False)
+class Copy:
+    """A node that copies a value to where it must end up."""
+
+    value: Value
+    to: View
+    order: int
+
+
+@dataclass(eq=False)
+class Stop:
+    """The node of a Guard."""
+
+    buffers: tuple[Buffer, ...]
+    order: int
+
+
+Node = Cluster | Nest | Copy | Stop
+
+
+@dataclass(eq=False)
+class _Graph:
+    """One level's nodes and what must come before what.
+
+    `readers[v]`: which nodes read a block argument, and whether at their own index alone. `loops`: the indices of the
+    enclosing loops, outermost first. `producer`: the node that makes a value stored in this level.
+    """
+
+    level: Level
+    loops: tuple[Value, ...]
+    nodes: list[Node]
+    after: dict[Node, set[Node]]
+    readers: dict[Value, dict[Node, bool]]
+    producer: dict[Value, Node]
+    bodies: dict[Nest, _Body] = field(default_factory=dict)
+
+    def add(self, node: Node) -> None:
+        self.nodes.append(node)
+        self.after[node] = set()
+
+    def reaches(self, start: Node, goal: Node) -> bool:
+        seen, stack = {start}, [start]
+        while stack:
+            node = stack.pop()
+            if node is goal:
+                return True
+            fresh = self.after[node] - seen
+            seen |= fresh
+            stack.extend(fresh)
+        return False
+
+    def order(self, firsts: Iterable[Node], last: Node) -> None:
+        """All of `firsts` run before `last`."""
+        for node in firsts:
+            if node is not last:
+                self.after[node].add(last)
+
+
+@dataclass(frozen=True, eq=False)
+class _Body:
+    """A loop's body in order, the buffers it touches, and the combines it leaves open: kind, and in how many further
+    enclosing loops the result is stacked."""
+
+    steps: tuple[Step, ...]
+    reads: frozenset[Buffer]
+    opened: dict[Buffer, tuple[str, int]]
+
+
+def schedule(function: Function) -> Program:
+    """Fuse and project one function."""
+    return project(fuse(function))
+
+
+def project(fused: Fused) -> Program:
+    """The program of a fused function. Each result's port has a buffer of exactly its value."""
+    return _Projection(fused).run()
+
+
+class _Projection:
+    def __init__(self, fused: Fused) -> None:
+        self.fused = fused
+        self.program = Program(fused.function.name)
+        self.views: dict[Value, View] = {}
+        self.names: dict[str, int] = {}
+        self.readings: dict[Value, int] = {}
+        self._count(fused.root)
+
+    def _count(self, level: Level) -> None:
+        for value in (*(v for op in level.block.ops for v in op.operands), *level.block.results):
+            self.readings[value] = self.readings.get(value, 0) + 1
+        for node in level.nodes:
+            if isinstance(node, Nest):
+                self._count(node.body)
+
+    def run(self) -> Program:
+        function, block = self.fused.function, self.fused.root.block
+        old: dict[str, Value] = {}
+        for port, value in zip(function.arguments, block.arguments, strict=True):
+            buffer = self._buffer(port.name or port.kind, value.type, "state" if port.kind == "state" else "argument", port)
+            self.views[value] = View(buffer)
+            self.program.arguments.append((port, buffer))
+            if port.kind == "state":
+                old[port.name] = value
+        graph = self._graph(self.fused.root, ())
+        losses: list[Buffer] = []
+        changed: list[tuple[Value | None, Value, View]] = []
+        for port, value in zip(function.results, block.results, strict=True):
+            if port.kind == "state":
+                before = old.get(port.name)
+                buffer = self._buffer(port.name, value.type, "state", port) if before is None else self.views[before].buffer
+                if value is not before:
+                    changed.append((before, value, View(buffer)))
+            else:
+                buffer = self._kept(graph, port, value)
+                if port.kind == "loss":
+                    losses.append(buffer)
+            self.program.results.append((port, buffer))
+        self._arrange(graph, changed, losses)
+        self.program.steps = self._body(graph).steps
+        return self.program
+
+    # ------------------------------------------------------------------ one level
+    def _graph(self, level: Level, loops: tuple[Value, ...]) -> _Graph:
+        readers = {v: {n: u.aligned for n, u in self.fused.readers(v, level).items()} for v in level.block.arguments}
+        after: dict[Node, set[Node]] = {n: set(a) for n, a in level.after.items()}
+        return _Graph(level, loops, list(level.nodes), after, readers, dict(level.producer))
+
+    def _arrange(self, graph: _Graph, changed: list[tuple[Value | None, Value, View]], losses: list[Buffer]) -> None:
+        """Give every stored value of a level a place, then those of its loops. `changed`: (old, new, place) of values to
+        be overwritten; guarded by `losses`."""
+        nests = [n for n in graph.level.nodes if isinstance(n, Nest)]
+        for nest in nests:
+            self._start(graph, nest)
+        stop = self._stop(graph, losses) if losses and changed else None
+        self._overwrite(graph, changed, stop)
+        for value in graph.level.producer:
+            self._place(value)
+        for nest in nests:
+            graph.bodies[nest] = self._loop(graph, nest)
+
+    def _start(self, graph: _Graph, nest: Nest) -> None:
+        """Places of what a loop yields; its carried values start there."""
+        for value in nest.op.results:
+            self._place(value)
+        for value, result in zip(nest.op.operands, nest.op.results[: _carried(nest.op)], strict=False):
+            if self._free(graph, value) and self.readings[value] == 1 and not self._is_nodes(value):
+                self.views[value] = self.views[result]
+            else:
+                graph.order([self._copy(graph, value, self.views[result])], nest)
+
+    def _loop(self, outer: _Graph, nest: Nest) -> _Body:
+        op, block = nest.op, nest.op.blocks[0]
+        carried, index, dim = _carried(op), block.arguments[0], op.attributes["dim"]
+        names = op.attributes["slices"]
+        assert isinstance(dim, Dim) and isinstance(names, tuple)
+        places = [self.views[v] for v in op.results]
+        for argument, place in zip(block.arguments[1:], places[:carried], strict=False):
+            self.views[argument] = place
+        for argument, operand, name in zip(block.arguments[1 + carried :], op.operands[carried:], names, strict=True):
+            whole = self.views[operand]
+            self.views[argument] = View(whole.buffer, (*whole.slices, (str(name), index)))
+        graph = self._graph(nest.body, (*outer.loops, index))
+        for value, stack in zip(block.results[carried:], places[carried:], strict=True):
+            to = View(stack.buffer, (*stack.slices, (dim.name, index)))
+            if self._free(graph, value) and self._is_nodes(value) == (stack.buffer.role == "nodes"):
+                self.views[value] = to
+            else:
+                self._copy(graph, value, to)
+        changed: list[tuple[Value | None, Value, View]] = [
+            (old, new, place)
+            for old, new, place in zip(block.arguments[1:], block.results, places[:carried], strict=False)
+            if new is not old
+        ]
+        self._arrange(graph, changed, [])
+        return self._body(graph)
+
+    # ------------------------------------------------------------------ places
+    def _buffer(self, name: str, type: TensorType, role: str, port: Port | None = None) -> Buffer:
+        number = self.names[name] = self.names.get(name, 0) + 1
+        buffer = Buffer(name if number == 1 else f"{name}.{number}", type, role, port)
+        self.program.buffers.append(buffer)
+        return buffer
+
+    def _place(self, value: Value) -> None:
+        if value not in self.views:
+            role = "nodes" if self._is_nodes(value) else "temporary"
+            self.views[value] = View(self._buffer(_label(value), value.type, role))
+
+    def _kept(self, graph: _Graph, port: Port, value: Value) -> Buffer:
+        """The buffer of a result that is no state."""
+        free = self._free(graph, value)
+        role = "nodes" if free and self._is_nodes(value) else "temporary"
+        buffer = self._buffer(port.name or port.kind, value.type, role, port)
+        if free:
+            self.views[value] = View(buffer)
+        else:
+            self._copy(graph, value, View(buffer))
+        return buffer
+
+    def _free(self, graph: _Graph, value: Value) -> bool:
+        """Whether a value is made in this level and may be stored anywhere."""
+        return value not in self.views and value in graph.level.producer
+
+    def _is_nodes(self, value: Value) -> bool:
+        """Whether a value lies as subtrees until an exchange: a `combine`, or a stack of them that is only collected."""
+        op = value.op
+        if op is None:
+            return False
+        if op.name != "loop":
+            return definition(op).shape == "collective"
+        if value.index < _carried(op):
+            return False
+        inner, block = op.blocks[0].results[value.index], op.blocks[0]
+        return self.fused.home[inner].block is block and self.readings[inner] == 1 and self._is_nodes(inner)
+
+    def _copy(self, graph: _Graph, value: Value, to: View) -> Copy:
+        """Add a copy of a value to a place that nobody writes or reads otherwise."""
+        node = Copy(value, to, len(graph.level.block.ops))
+        graph.add(node)
+        if value in graph.producer:
+            graph.order([graph.producer[value]], node)
+        if value in graph.readers:
+            graph.readers[value][node] = False
+        return node
+
+    # ------------------------------------------------------------------ overwriting
+    def _stop(self, graph: _Graph, losses: list[Buffer]) -> Stop:
+        stop = Stop(tuple(losses), len(graph.level.block.ops))
+        writers = [n for n in graph.nodes if isinstance(n, Copy) and n.to.buffer in losses]
+        writers += [graph.producer[v] for v, view in self.views.items() if view.buffer in losses and v in graph.producer]
+        graph.add(stop)
+        graph.order(writers, stop)
+        return stop
+
+    def _overwrite(self, graph: _Graph, changed: list[tuple[Value | None, Value, View]], stop: Stop | None) -> None:
+        """Let each new value take the place of its old one, as if all at once."""
+        moves: list[tuple[Value | None, Value, View]] = []
+        for old, new, place in changed:
+            if new in graph.readers and new not in graph.loops:
+                # Another's old value, which may be overwritten first: it is put aside before anything else.
+                aside = Value(new.type, new.hint)
+                self.views[aside] = View(self._buffer(f"{_label(new)}.aside", new.type, "temporary"))
+                early = self._copy(graph, new, self.views[aside])
+                early.order = -1
+                graph.producer[aside] = early
+                new = aside
+            moves.append((old, new, place))
+        for old, new, place in moves:
+            readers = graph.readers.get(old, {}) if old is not None else {}
+            before: list[Node] = [*readers, *([stop] if stop is not None else [])]
+            writer = graph.producer.get(new)
+            direct = isinstance(writer, Cluster) and self._free(graph, new) and not self._is_nodes(new)
+            if direct and readers.get(writer, True) and not any(graph.reaches(writer, n) for n in before if n is not writer):
+                self.views[new] = place
+                graph.order(before, writer)
+            else:
+                graph.order(before, self._copy(graph, new, place))
+
+    # ------------------------------------------------------------------ order and steps
+    def _body(self, graph: _Graph) -> _Body:
+        """The steps of a level, with its exchanges as late as they may come."""
+        steps: list[Step] = []
+        pending: dict[Buffer, str] = {}
+        reads: set[Buffer] = set()
+        left: dict[Buffer, tuple[str, int]] = {}
+        for node in self._sorted(graph):
+            step, needed, opened = self._step(graph, node)
+            if pending.keys() & needed:
+                steps.append(Exchange(tuple(pending.items())))
+                pending.clear()
+            steps.append(step)
+            reads |= needed
+            for buffer, (kind, stacked) in opened.items():
+                if stacked:
+                    left[buffer] = (kind, stacked - 1)
+                else:
+                    pending[buffer] = kind
+        if pending:
+            steps.append(Exchange(tuple(pending.items())))
+        return _Body(tuple(steps), frozenset(reads), left)
+
+    def _step(self, graph: _Graph, node: Node) -> tuple[Step, set[Buffer], dict[Buffer, tuple[str, int]]]:
+        """A node's step, the buffers it reads, the combines it leaves open."""
+        if isinstance(node, Stop):
+            return Guard(node.buffers), set(node.buffers), {}
+        if isinstance(node, Nest):
+            body, dim = graph.bodies[node], node.op.attributes["dim"]
+            assert isinstance(dim, Dim)
+            repeat = Repeat(dim.size, node.op.blocks[0].arguments[0], bool(node.op.attributes["reverse"]), body.steps)
+            return repeat, set(body.reads), body.opened
+        if isinstance(node, Copy):
+            stores, leaves, anchor = ((node.value, node.to),), [node.value], None
+        else:
+            stores = tuple((v, self.views[v]) for v in node.stores)
+            leaves, anchor = self.fused.leaves(node), node.anchor
+        reads = {v: self.views[v] for v in leaves if v not in graph.loops}
+        kernel = Kernel(self._kernel_name(node), stores, reads, anchor, graph.loops)
+        return Launch(kernel), {v.buffer for v in reads.values()}, self._opened(node)
+
+    def _opened(self, node: Cluster | Copy) -> dict[Buffer, tuple[str, int]]:
+        if isinstance(node, Copy) or node.anchor is None or definition(node.anchor).shape != "collective":
+            return {}
+        view = self.views[node.anchor.result]
+        return {view.buffer: (node.anchor.name.removeprefix("combine_"), len(view.slices))}
+
+    def _kernel_name(self, node: Cluster | Copy) -> str:
+        if isinstance(node, Copy):
+            label = f"copy.{_label(node.value)}"
+        else:
+            label = _label(node.stores[0]) if node.anchor is None else f"{node.anchor.name}.{_label(node.stores[0])}"
+        number = self.names[f"kernel {label}"] = self.names.get(f"kernel {label}", 0) + 1
+        return f"{self.program.name}.{label}" + (f".{number}" if number > 1 else "")
+
+    def _sorted(self, graph: _Graph) -> list[Node]:
+        """The nodes in a legal order: what needs fewer exchanges first, else as in the source."""
+        waiting = dict.fromkeys(graph.nodes, 0)
+        for followers in graph.after.values():
+            for node in followers:
+                waiting[node] += 1
+        rounds = dict.fromkeys(graph.nodes, 0)
+        serial = {n: i for i, n in enumerate(graph.nodes)}
+        ready = [(0, n.order, serial[n], n) for n in graph.nodes if not waiting[n]]
+        heapq.heapify(ready)
+        found: list[Node] = []
+        while ready:
+            *_, node = heapq.heappop(ready)
+            found.append(node)
+            for follower in graph.after[node]:
+                rounds[follower] = max(rounds[follower], rounds[node] + self._opens(graph, node))
+                waiting[follower] -= 1
+                if not waiting[follower]:
+                    heapq.heappush(ready, (rounds[follower], follower.order, serial[follower], follower))
+        assert len(found) == len(graph.nodes), "a schedule has a cycle"
+        return found
+
+    def _opens(self, graph: _Graph, node: Node) -> bool:
+        """Whether an exchange must come between a node and its readers."""
+        if isinstance(node, Nest):
+            return any(not stacked for _, stacked in graph.bodies[node].opened.values())
+        return isinstance(node, Cluster) and any(not stacked for _, stacked in self._opened(node).values())
+
+
+def _carried(op: Op) -> int:
+    carried = op.attributes["carried"]
+    assert isinstance(carried, int)
+    return carried
+
+
+def _label(value: Value) -> str:
+    return value.hint or (value.op.name if value.op is not None else "value")
