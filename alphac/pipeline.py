@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from alphac.backends.compile import Library, build
-from alphac.backends.kernels import lower
-from alphac.backends.registry import host, target
-from alphac.backends.target import KernelSource, Target
-from alphac.diagnostics import Diagnostic, Diagnostics
-from alphac.fleet import Fleet, read_fleet
+from alphac.backends.emit import lower_programs
+from alphac.backends.registry import host_target, target
+from alphac.bundling import Draft, kernels_text, shard_count, write
+from alphac.diagnostics import Diagnostic, Diagnostics, fail
+from alphac.fleet import read_fleet
 from alphac.frontend.elaborate import elaborate
 from alphac.frontend.parse import parse, read_source
+from alphac.frontend.tree_text import tree_text
 from alphac.ir.core import Module
 from alphac.ir.errors import NotDifferentiableError
 from alphac.ir.passes.differentiate import Differentiate
 from alphac.ir.passes.expand import Expand
 from alphac.ir.passes.place import PlacementError, Share, place
-from alphac.ir.passes.project import project
+from alphac.ir.passes.project import schedule
 from alphac.ir.passes.simplify import Simplify
-from alphac.ir.protocol import Protocol, protocol
+from alphac.ir.protocol import protocol
 from alphac.ir.schedule import Program
+from alphac.ir.schedule_text import print_program
 from alphac.ir.text import print_module
 from alphac.ir.verify import verify
 
@@ -44,10 +45,14 @@ class Plan:
     ) -> Plan:
         """A plan from a fleet file, a number of equal roles, or proportions. Raises Diagnostics for a bad fleet."""
         if fleet is not None:
-            found: Fleet = read_fleet(fleet)
+            found = read_fleet(fleet)
             return cls(tuple(e.speed for e in found.endpoints), tuple(e.target for e in found.endpoints))
         made = tuple(shares) if shares else (Fraction(1),) * (roles or 1)
         return cls(made, (None,) * len(made))
+
+    def target_names(self) -> tuple[str, ...]:
+        """The target of every role by name."""
+        return tuple(name if name is not None else host_target().name for name in self.targets)
 
 
 def parse_and_elaborate(path: Path, overrides: Mapping[str, str]) -> Module:
@@ -63,7 +68,7 @@ def differentiate(module: Module) -> Module:
     try:
         module = Differentiate().run(module)
     except NotDifferentiableError as error:
-        raise Diagnostics([Diagnostic("E150", str(error), error.span, help=error.help)]) from error
+        raise Diagnostics([Diagnostic("E131", str(error), error.span, help=error.help)]) from error
     verify(module)
     return module
 
@@ -78,27 +83,15 @@ def simplify(module: Module) -> Module:
 
 def schedules(module: Module) -> dict[str, Program]:
     """Regions → kernels, buffers and exchanges, one program per function."""
-    return {name: project(function, module) for name, function in module.functions.items()}
-
-
-def lower_all(programs: Mapping[str, Program], on: Target) -> dict[str, list[KernelSource]]:
-    """Kernels → Numba source for one target."""
-    return {name: [lower(kernel, on) for kernel in program.kernels()] for name, program in programs.items()}
+    return {name: schedule(function) for name, function in module.functions.items()}
 
 
 def shares_of(module: Module, plan: Plan) -> tuple[Share, ...]:
     """The plan's proportions as whole shards. Raises Diagnostics when there are more roles than shards."""
     try:
-        return tuple(place(module.grain.shards if module.grain else 1, plan.shares))
+        return tuple(place(shard_count(module), plan.shares))
     except PlacementError as error:
         raise Diagnostics([Diagnostic("E201", str(error), None, help="declare a larger grain or use fewer roles")]) from error
-
-
-def system_identity(module: Module, digests: Mapping[str, str]) -> str:
-    """sha256 of what shapes learning: the elaborated IR (source and overrides) and the data's digests."""
-    text = print_module(module, spans=False)
-    files = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
-    return hashlib.sha256(f"{text}\n{files}".encode()).hexdigest()
 
 
 def check(path: Path, *, overrides: Mapping[str, str]) -> str:
@@ -116,3 +109,52 @@ class Compiled:
 
     path: Path
     summary: str
+
+
+def compile_file(
+    path: Path,
+    *,
+    out: Path | None = None,
+    plan: Plan | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> Compiled:
+    """Compile a source file into a bundle. Raises Diagnostics for the user's mistakes; nothing is written then."""
+    plan = plan or Plan.of()
+    elaborated = parse_and_elaborate(path, overrides or {})
+    directory = out if out is not None else Path(f"{elaborated.system}.bundle")
+    if directory.exists():
+        raise fail("E401", f"{directory} exists already", None, "remove it, or give another directory with -o")
+    adjoint = differentiate(elaborated)
+    module = simplify(adjoint)
+    shares = shares_of(module, plan)
+    programs = schedules(module)
+    made = protocol(programs, shard_count(module), shares)
+    code = {name: lower_programs(programs.values(), target(name)) for name in sorted(set(plan.target_names()))}
+    bundle = write(Draft(elaborated, module, programs, shares, plan.target_names(), made, code), directory, path.parent)
+    kernels = sum(len(c.sources) for c in code.values())
+    return Compiled(bundle.path, f"{len(shares)} role{'s' * (len(shares) != 1)}, {kernels} kernels")
+
+
+def emit(path: Path, stage: str, *, plan: Plan, overrides: Mapping[str, str]) -> str:
+    """What a stage (one of STAGES) makes of a file, as text. Raises Diagnostics."""
+    if stage == "tree":
+        return tree_text(parse(read_source(path), str(path)))
+    module = parse_and_elaborate(path, overrides)
+    if stage == "ir":
+        return print_module(module)
+    module = differentiate(module)
+    if stage == "adjoint":
+        return print_module(module)
+    module = simplify(module)
+    if stage == "simplified":
+        return print_module(module)
+    programs = schedules(module)
+    if stage == "schedule":
+        return "\n".join(print_program(p) for p in programs.values())
+    if stage == "protocol":
+        shares = shares_of(module, plan)
+        return json.dumps(protocol(programs, shard_count(module), shares).as_dict(), indent=1) + "\n"
+    code = [lower_programs(programs.values(), target(name)) for name in sorted(set(plan.target_names()))]
+    return "\n".join(kernels_text(c) for c in code)
+
+

@@ -1,8 +1,8 @@
 """A cache of compiled code by content, in the user's cache directory.
 
-An entry is a file: the SHA-256 of its payload, then the payload. It is written under another name and moved into place, so
-that a reader never sees half of one; an entry that does not match its digest counts as absent. A directory that cannot be
-used means no cache, not an error.
+An entry is a file: the SHA-256 of its payload, then the payload. It is written under another name and moved into
+place, so that a reader never sees half of one; an entry that does not match its digest counts as absent. A directory
+that cannot be used means no cache, not an error.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     source ─Numba, unoptimized→ LLVM per kernel ─O3 for the target→ bitcode (cached by content)
     bitcode of all kernels + segments ─link→ one module ─emit→ object (cached by content)
 
-Every kernel becomes a function `void NAME(pointers…, integers…)`; everything it is made of is internal to it and inlined.
-Arithmetic stays as written: no fast-math flags, no contraction of a product and a sum. Nothing is left undefined in the
-object, so that it can be loaded anywhere.
+Every kernel becomes a function `void NAME(pointers…, integers…)`; everything it is made of is internal to it and
+inlined. Arithmetic stays as written: no fast-math flags, no contraction of a product and a sum. Nothing is left
+undefined in the object, so that it can be loaded anywhere.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache as once
+from typing import Any
 
 import llvmlite.binding as llvm
 
@@ -30,7 +31,11 @@ INTEGERS = 6  # arguments of a kernel behind its loop indices
 
 
 def compile_object(
-    sources: Iterable[KernelSource], segments: str, target: Target, store: Cache | None = None, processes: int | None = None
+    sources: Iterable[KernelSource],
+    segments: str,
+    target: Target,
+    store: Cache | None = None,
+    processes: int | None = None,
 ) -> bytes:
     """One object with all kernels (equal names are one kernel) and the functions of `segments` (LLVM IR).
 
@@ -51,6 +56,7 @@ def compile_object(
     if missing:
         raise InternalError(f"the object for {target.name} leaves {', '.join(sorted(missing))} undefined")
     store.put(whole, result)
+    store.prune()
     return result
 
 
@@ -73,7 +79,9 @@ def _cores() -> int:
 
 
 # ---------------------------------------------------------------------- kernels
-def _bitcodes(kernels: Sequence[KernelSource], keys: Sequence[str], target: Target, store: Cache, processes: int) -> list[bytes]:
+def _bitcodes(
+    kernels: Sequence[KernelSource], keys: Sequence[str], target: Target, store: Cache, processes: int
+) -> list[bytes]:
     """Optimized bitcode of every kernel, from the cache or fresh."""
     found = [store.get(key) for key in keys]
     absent = [i for i, code in enumerate(found) if code is None]
@@ -143,15 +151,18 @@ def _numba(source: KernelSource) -> tuple[str, str, list[str]]:
     """Compile a source with Numba but let it optimize nothing: the function's name in LLVM, its module, and the modules
     of Numba's own functions that it calls."""
     from numba import types
-    from numba.core import config
+    from numba.core import config as numba_config
     from numba.core.compiler import Flags, compile_extra
     from numba.core.registry import cpu_target
 
+    config: Any = numba_config  # its fields come from the environment
+    flags: Any = Flags()
     namespace = dict(source.namespace)
-    exec(compile(source.source, f"<{source.name}>", "exec"), namespace)
-    pointers = [types.CPointer(getattr(types, p.storage.name if p.kind != "bool" else "uint8")) for p in source.parameters]
+    exec(compile(source.source, f"<{source.name}>", "exec"), namespace)  # noqa: S102 (the compiler's own text)
+    pointers = [
+        types.CPointer(getattr(types, p.storage.name if p.kind != "bool" else "uint8")) for p in source.parameters
+    ]
     signature = (*pointers, *[types.int64] * (source.loops + INTEGERS))
-    flags = Flags()
     flags.no_compile = True
     flags.nrt = False
     flags.error_model = "numpy"
@@ -161,7 +172,13 @@ def _numba(source: KernelSource) -> tuple[str, str, list[str]]:
     config.OPT, config.LOOP_VECTORIZE, config.SLP_VECTORIZE = type(config.OPT)(0), 0, 0
     try:
         made = compile_extra(
-            cpu_target.typing_context, cpu_target.target_context, namespace[source.name], signature, types.void, flags, {}
+            cpu_target.typing_context,
+            cpu_target.target_context,
+            namespace[source.name],
+            signature,
+            types.void,
+            flags,
+            {},
         )
         libraries = [str(library._get_module_for_linking()) for library in made.library._linking_libraries]
     finally:

@@ -63,7 +63,8 @@ class _Emission:
 
     program: Program
     symbols: Mapping[Kernel, str]
-    texts: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list[str])
+    loops: dict[Repeat, int] = field(default_factory=dict[Repeat, int])
 
     def record(self) -> Record:
         self.number = {id(b): i for i, b in enumerate(self.program.buffers)}
@@ -119,11 +120,17 @@ class _Emission:
             "stores": len(stored),
             "op": op.name if op is not None else "copy",
             "span": str(op.span) if op is not None and op.span is not None else "",
-            "loops": [[loop.count, loop.reverse] for loop in loops],
+            "loops": [self._loop(loop) for loop in loops],
         }
+
+    def _loop(self, loop: Repeat) -> Record:
+        number = self.loops.setdefault(loop, len(self.loops))
+        return {"number": number, "count": loop.count, "reverse": loop.reverse}
 
     def _port(self, port: Port, buffer: Buffer) -> Record:
         attributes = {name: _plain(value) for name, value in port.attributes}
+        if buffer.per_shard and port.kind in ("input", "output"):
+            attributes["axis"] = buffer.type.dims.index(buffer.layout[0])
         return {"kind": port.kind, "name": port.name, "buffer": self.number[id(buffer)], "attributes": attributes}
 
 

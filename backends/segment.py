@@ -162,8 +162,8 @@ done:
 
 
 def support(target: Target) -> str:
-    """The barrier, `team_worker` and `team_run`. With 1 thread `team_run` works alone; otherwise every worker takes part,
-    of which there must be `threads` - 1."""
+    """The barrier, `team_worker` and `team_run`. With 1 thread `team_run` works alone; otherwise every worker takes
+    part, of which there must be `threads` - 1."""
     name, arguments = target.pause
     values = ", ".join(f"i32 {a}" for a in arguments)
     return _SUPPORT.format(pause=name, pause_types=", ".join("i32" for _ in arguments), pause_arguments=values)
@@ -177,11 +177,13 @@ def declaration(symbol: str, pointers: int, integers: int) -> str:
 class Segment:
     """The text of one segment function.
 
-    `buffers`: its program's, in the order of the table; `symbols`: the kernels' names; `outer`: the indices of the loops
-    around it that the runtime runs.
+    `buffers`: its program's, in the order of the table; `symbols`: the kernels' names; `outer`: the indices of the
+    loops around it that the runtime runs.
     """
 
-    def __init__(self, name: str, buffers: Sequence[Buffer], symbols: Mapping[Kernel, str], outer: Sequence[Value]) -> None:
+    def __init__(
+        self, name: str, buffers: Sequence[Buffer], symbols: Mapping[Kernel, str], outer: Sequence[Value]
+    ) -> None:
         self.name = name
         self.symbols = symbols
         self.entry = {id(buffer): BUFFERS + i for i, buffer in enumerate(buffers)}

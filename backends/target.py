@@ -28,8 +28,8 @@ class KernelSource:
     Native signature: one pointer per parameter, then i64: `loops` indices (outermost first), shards owned, first shard,
     address of merges (i64 each), address of this thread's scratch, thread, threads. The function returns nothing.
 
-    A buffer may be both stored and read if it is read at the stored index alone: a kernel loads all it needs for an index
-    (or a vector of them) before it stores anything there, and one thread does both.
+    A buffer may be both stored and read if it is read at the stored index alone: a kernel loads all it needs for an
+    index (or a vector of them) before it stores anything there, and one thread does both.
     """
 
     name: str
@@ -49,13 +49,14 @@ class Target:
 
     name          as in fleet files and bundles
     triple, cpu, features   what LLVM compiles for
-    lanes         f32 elements in the vector register that code should use (16: AVX-512, 8: AVX2, 4: SSE or NEON); explicit
-                  vector code must not use wider ones
+    lanes         f32 elements in the vector register that code should use (16: AVX-512, 8: AVX2, 4: SSE or NEON);
+                  explicit vector code must not use wider ones
     registers     how many vector registers there are
     capabilities  what regions may need: ops' needs and dtypes by name
     pause         (intrinsic, i32 arguments) that relaxes the core in a spin loop
     lowering      kernel → source
     runs_here     whether this machine executes it
+    needs         the processor's features, in LLVM's names, without which an object must not be loaded
     preference    among targets that run here, the highest is chosen
     attributes    LLVM function attributes given to every function
     """
@@ -70,6 +71,7 @@ class Target:
     pause: tuple[str, tuple[int, ...]]
     lowering: Lowering = field(compare=False, repr=False)
     runs_here: Callable[[], bool] = field(compare=False, repr=False)
+    needs: tuple[str, ...] = ()
     preference: int = 0
     attributes: tuple[tuple[str, str], ...] = ()
 

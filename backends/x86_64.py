@@ -12,7 +12,7 @@ TRIPLE = "x86_64-unknown-linux-gnu"
 _V3 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 CAPABILITIES = frozenset(
-    {"elementwise", "index", "reduce", "contract", "special", "collective", "random"}
+    {"elementwise", "index", "gather", "reduce", "contract", "scan", "scatter", "collective"}
     | {"f32", "f64", "bf16", "i32", "i64", "u8", "bool"}
 )
 
@@ -45,6 +45,7 @@ def _target(name: str, cpu: str, lanes: int, registers: int, wanted: tuple[str, 
         pause=("llvm.x86.sse2.pause", ()),
         lowering=lower,
         runs_here=lambda: _host_features().issuperset(wanted),
+        needs=wanted,
         preference=preference,
         attributes=(("prefer-vector-width", str(32 * lanes)),),
     )

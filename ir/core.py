@@ -149,6 +149,16 @@ class Evaluation:
     split: str
 
 
+@dataclass(frozen=True)
+class RegionContract:
+    """What a region asks for by name: `numeric` exact or fast (with its tolerance), `requires` as written, such as
+    `matrix(bf16)`."""
+
+    numeric: str = "exact"
+    tolerance: float = 0.0
+    requires: tuple[str, ...] = ()
+
+
 @dataclass(eq=False)
 class Module:
     """A learning system as IR.
@@ -165,6 +175,7 @@ class Module:
     training: Training | None = None
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
+    regions: dict[str, RegionContract] = field(default_factory=dict)  # those that say more than the default
 
 
 def walk(block: Block) -> Iterator[Op]:

@@ -74,12 +74,12 @@ def _combiner(body: Callable[..., Any], dtype: DType) -> Callable[[Array, Array]
     return lambda x, y: body(_oracle, Lanes(x, dtype), Lanes(y, dtype)).array
 
 
-def _add(dtype: DType) -> Callable[[Array, Array], Array]:
-    return _combiner(lambda k, x, y: k.add(x, y), dtype)
+def _adder(dtype: DType) -> Callable[[Array, Array], Array]:
+    return lambda x, y: _oracle.add(Lanes(x, dtype), Lanes(y, dtype)).array
 
 
 def _arranged(x: Array, type_: TensorType, cut: bool, names: Sequence[str]) -> Array:
-    """x with axes in the order of `names`, of size 1 where it lacks one. `cut`: the grain's axis is two: shard, rows."""
+    """x with axes in the order of `names`, of size 1 where x lacks one. `cut`: the grain's axis as two, shard, rows."""
     own = list(type_.names)
     if cut and type_.grain is not None:
         x = cut_grain(x, type_)
@@ -135,7 +135,10 @@ def _reduce(op: Op, x: Array) -> Array:
 def _collective(op: Op, x: Array) -> Array:
     type_, body = op.operands[0].type, definition(op).body
     assert body is not None
-    combine = lambda a, b: evaluate(body, [(a, type_.dtype), (b, type_.dtype)])[0]  # noqa: E731
+
+    def combine(a: Array, b: Array) -> Array:
+        return evaluate(body, [(a, type_.dtype), (b, type_.dtype)])[0]
+
     return tree(list(np.moveaxis(x, type_.names.index(SHARD), 0)), combine)
 
 
@@ -159,13 +162,13 @@ def _contract(op: Op, x: Array, y: Array) -> Array:
             chain = multiply_add(a[i], b[i], chain)
         return chain
 
-    return _rounded(tree([leaf(i) for i in range(0, len(a), CHAIN_LEAF)], _add(dtype)), result.dtype)
+    return _rounded(tree([leaf(i) for i in range(0, len(a), CHAIN_LEAF)], _adder(dtype)), result.dtype)
 
 
 def _cumsum(op: Op, x: Array) -> Array:
     type_ = op.operands[0].type
     dtype = _accumulator(type_.dtype)
-    at, add = type_.names.index(str(op.attributes["dim"])), _add(dtype)
+    at, add = type_.names.index(str(op.attributes["dim"])), _adder(dtype)
     front = np.moveaxis(x, at, 0)
     sums = np.empty_like(front)
     chain = np.zeros(front.shape[1:], dtype.compute)
@@ -186,7 +189,7 @@ def _scatter_add(op: Op, index: Array, updates: Array) -> Array:
     values = _summed_first(updates, type_, cut, summed, names)
     chosen = np.clip(_summed_first(index, index_type, cut, summed, names).astype(np.int64), 0, dim.size - 1)
     dtype = _accumulator(type_.dtype)
-    add = _add(dtype)
+    add = _adder(dtype)
     grid = TensorType(I64, tuple(kept))
 
     def leaf(start: int) -> Array:

@@ -22,8 +22,8 @@
         )
     }
 
-A value is `%number` or `%hint.number`. Floats are written shortest-exact, names and strings quoted where they are not plain.
-A `#` starts a comment.
+A value is `%number` or `%hint.number`. Floats are written shortest-exact, names quoted where they are not plain. A `#`
+starts a comment.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from dataclasses import MISSING, fields
 from itertools import zip_longest
 from typing import Any
 
-from alphac.ir.core import Block, Data, Function, Module, Op, Port, Value
+from alphac.ir.core import Attribute, Block, Data, Function, Module, Op, Port, Value
 from alphac.ir.span import Span
 from alphac.ir.text_parse import FILE, HINT, NAME, WORDS, IRSyntaxError, parse_module
-from alphac.ir.typesys import DType, Dim, TensorType
+from alphac.ir.typesys import Dim, DType, TensorType
 
 __all__ = ["IRSyntaxError", "parse_module", "print_function", "print_literal", "print_module", "print_op"]
 
@@ -48,7 +48,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 def print_module(module: Module, *, spans: bool = True) -> str:
     """The whole module. Without `spans` the text says what is computed and not where it was written."""
     grain = f" grain {_dim(module.grain)}" if module.grain else ""
-    declarations = [f"system {_name(module.system)} seed {module.seed}{grain}", ""]
+    declarations = [f"system {_name(module.system)} seed {module.seed}{grain}"]
     for state in module.states.values():
         declarations.append(f"state {_name(state.name)}: {_type(state.type)} {_name(state.kind)}")
     for data in module.data.values():
@@ -57,7 +57,8 @@ def print_module(module: Module, *, spans: bool = True) -> str:
         declarations.append(f"evaluate {_name(evaluation.name)} {_record(evaluation, skip=('name',))}")
     if module.training:
         declarations.append(f"train {_record(module.training)}")
-    text = "\n".join(declarations) + "\n"
+    head, *declared = declarations
+    text = "\n".join([head, "", *declared] if declared else [head]) + "\n"
     return text + "".join(f"\n{print_function(f, spans=spans)}" for f in module.functions.values())
 
 
@@ -66,12 +67,16 @@ def print_function(function: Function, *, spans: bool = True) -> str:
     return "\n".join(_Printer(spans).function(function)) + "\n"
 
 
-def print_op(op: Op) -> str:
-    """One op, its values numbered from 1, its blocks left out: for messages."""
-    return _Printer(True).head(op)
+def print_op(op: Op, function: Function | None = None) -> str:
+    """One op without its blocks, for messages; its values numbered as in `function`, if given."""
+    printer = _Printer(True)
+    if function is not None:
+        for _ in printer.function(function):
+            pass
+    return printer.head(op)
 
 
-def print_literal(value: Any) -> str:
+def print_literal(value: Attribute | TensorType) -> str:
     """An attribute's value."""
     match value:
         case bool():
@@ -90,7 +95,6 @@ def print_literal(value: Any) -> str:
             return _type(value)
         case tuple():
             return f"({', '.join(map(print_literal, value))}{',' if len(value) == 1 else ''})"
-    raise TypeError(f"no attribute: {value!r}")
 
 
 def _escape(c: str) -> str:

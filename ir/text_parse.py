@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 from alphac.ir.core import Block, Column, Data, Evaluation, Function, Module, Op, Port, State, Training, Value
 from alphac.ir.span import Span
-from alphac.ir.typesys import ALL_DTYPES, DType, Dim, TensorType
+from alphac.ir.typesys import ALL_DTYPES, Dim, DType, TensorType
 
 T = TypeVar("T")
 
@@ -169,7 +169,7 @@ class _Parser:
             return self.type() if after == "[" else self.dtype()
         if self.accept("("):
             return tuple(self.sequence(self.literal, ")"))
-        self.expected("a literal")
+        return self.expected("a literal")
 
     def attributes(self) -> dict[str, Any]:
         """`{name = literal, …}`."""

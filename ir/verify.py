@@ -49,7 +49,7 @@ class _Verifier:
 
     def fail(self, message: str, op: Op | None = None) -> NoReturn:
         at = f"{op.span}: " if op and op.span else ""
-        where = f" in `{print_op(op)}`" if op else ""
+        where = f" in `{print_op(op, self.function)}`" if op else ""
         raise InternalError(f"{at}function `{self.function.name}`: {message}{where}", print_function(self.function))
 
     def function_(self) -> None:

@@ -114,6 +114,8 @@ class Context:
         self.finish: Finish | None = None  # in an evaluate
         self.reading: set[str] = set()  # paths of the states that were read
         self.span: Span | None = None
+        self.lockstep: list[tuple[Scope, dict[str, Binding]]] = []  # in an optimizer: one scope for each parameter
+        self.totals_here: dict[Any, Any] = {}  # `total`s of the current statement
         self.totals: list[tuple[Port, Value]] = []  # in an evaluate: accumulators and their next values
 
     # ---------------------------------------------------------------------------------------------------- building

@@ -49,6 +49,9 @@ class System:
         self.problems: list[Diagnostic] = []
         self.grain: Dim | None = None
         self.sites: dict[tree.Call, str] = {}
+        self.optimizer_uses: dict[str, int] = {}
+        self.orders_of: dict[tree.Node, int] = {}
+        self.seed = 0
         self._values: dict[str, Any] = {}
         self._resolving: list[str] = []
         for path in sorted(PRELUDE.glob("*.alpha")):
@@ -69,6 +72,7 @@ class System:
                 continue
             self.statements.append(node)
             order = len(self.statements)
+            self.orders_of[node] = order
             for name, declaration in _declared(node):
                 if name in self.declarations:
                     before = self.declarations[name].span
@@ -174,14 +178,13 @@ class System:
         self._resolving.append(node.name)
         try:
             with context.outside():
-                return evaluate(context, node.value, self.scope)
+                value = evaluate(context, node.value, self.scope)
         finally:
             self._resolving.pop()
+        return context.sliced(value, 0) if isinstance(value, Value) else value
 
     def _override(self, node: tree.Let, text: str, context: Context) -> Any:
         """The value that `--set name=text` gives: of the kind that the file gives."""
-        from alphac.frontend.expressions import evaluate
-
         words = text.strip()
         try:
             if words in ("true", "false"):
@@ -200,7 +203,6 @@ class System:
                 "E139", f"`--set {node.name}={text}` replaces {describe(before)} by {describe(value)}", node.span,
                 "only numbers and bools can be set, each by its like",
             )  # fmt: skip
-        _ = evaluate
         if isinstance(before, int) and not isinstance(before, bool) and isinstance(value, float):
             if value != int(value):
                 raise fail("E139", f"`{node.name}` is a whole number, not {text}", node.span, "set a whole number")

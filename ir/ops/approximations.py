@@ -19,17 +19,21 @@ from alphac.ir.typesys import F32, F64, U32, U64, DType
 
 @dataclass(frozen=True)
 class Format:
-    """Constants of one floating format: of its layout, and of exp in it."""
+    """Constants of one floating format: of its layout, of exp in it, and of what is made of exp."""
 
     unsigned: DType
     mantissa: int  # bits stored
     bias: int
-    low: float  # exp of anything below rounds to 0
+    low: float  # x e^x of anything below rounds to 0
     high: float  # exp of anything above overflows
     ln2_high: float  # few enough bits that n * ln2_high is exact
     ln2_low: float
     q: tuple[float, ...]  # e^r = 1 + r + r² q(r), lowest power first
-    saturated: float  # tanh beyond rounds to 1
+    tanh: tuple[float, ...]  # tanh x = x + x³ p(x²) for |x| < TANH_SMALL
+    tanh_high: float  # tanh of anything above rounds to 1
+    slope: tuple[float, float]  # 2 sqrt(2 / pi), high part and low part
+    cubic: tuple[float, float]  # 0.044715 times that
+    gelu_high: float  # gelu(-x) of anything above rounds to 0
 
     @property
     def magic(self) -> float:
@@ -46,18 +50,22 @@ FORMATS = {
         unsigned=U32,
         mantissa=23,
         bias=127,
-        low=-104.0,
+        low=-120.0,
         high=89.0,
         ln2_high=0.693145752,
         ln2_low=1.42860677e-6,
         q=(0.49999994, 0.166665211, 0.0416682661, 0.00836867653, 0.0013820692),
-        saturated=10.0,
+        tanh=(-0.333333164, 0.133325547, -0.0538494028, 0.0210607797, -0.00625990937),
+        tanh_high=10.0,
+        slope=(1.595768928527832, 1.930778950054446e-07),
+        cubic=(0.07135481387376785, 2.3988324659995897e-09),
+        gelu_high=12.0,
     ),
     F64: Format(
         unsigned=U64,
         mantissa=52,
         bias=1023,
-        low=-746.0,
+        low=-760.0,
         high=710.0,
         ln2_high=6.93147180369123816490e-01,
         ln2_low=1.90821492927058770002e-10,
@@ -73,12 +81,27 @@ FORMATS = {
             2.763044412178441e-07,
             2.5010717826579117e-08,
         ),
-        saturated=20.0,
+        tanh=(
+            -0.333333333333333,
+            0.13333333333326572,
+            -0.05396825396372806,
+            0.021869488384833442,
+            -0.008863232583510483,
+            0.003592091839411935,
+            -0.0014555415604481589,
+            0.0005884389941698962,
+            -0.00023336711461639326,
+            8.32950960316583e-05,
+            -1.948113229896658e-05,
+        ),
+        tanh_high=20.0,
+        slope=(1.595769121605727, 3.675065195634423e-15),
+        cubic=(0.07135481627260025, -6.175149918155315e-19),
+        gelu_high=24.0,
     ),
 }
 LOG2_E = 1.4426950408889634
-GELU_SLOPE = 1.5957691216057308  # 2 sqrt(2 / pi)
-GELU_CUBIC = 0.07135481282905262  # 0.044715 times that
+TANH_SMALL = 0.55
 
 
 def polynomial(k: Scalars, x: Handle, coefficients: tuple[float, ...]) -> Handle:
@@ -139,20 +162,14 @@ def expm1_fraction(k: Scalars, r: Handle) -> Handle:
 
 def exp(k: Scalars, x: Handle) -> Handle:
     """e^x."""
-    f = FORMATS[k.dtype(x)]
-    return exp_nonpositive(k, clamp_above(k, x, f.high))
+    return exp_bounded(k, clamp_above(k, x, FORMATS[k.dtype(x)].high))
 
 
-def exp_nonpositive(k: Scalars, x: Handle) -> Handle:
-    """e^x for x that is known not to be large (at most `high`)."""
-    p, first, second = exp_parts(k, x)
-    return k.mul(k.mul(p, first), second)
-
-
-def exp_parts(k: Scalars, x: Handle) -> tuple[Handle, Handle, Handle]:
-    """e^x as three factors, in [0.7, 1.5] the first, powers of two the others; x at most `high`."""
+def exp_bounded(k: Scalars, x: Handle) -> Handle:
+    """e^x for x that is at most `high`."""
     r, _, shifted = split(k, clamp_below(k, x, FORMATS[k.dtype(x)].low))
-    return (exp_fraction(k, r), *scales(k, shifted))
+    first, second = scales(k, shifted)
+    return k.mul(k.mul(exp_fraction(k, r), first), second)
 
 
 def expm1(k: Scalars, x: Handle) -> Handle:
@@ -166,40 +183,72 @@ def expm1(k: Scalars, x: Handle) -> Handle:
     return k.where(tiny, x, k.add(value, value))
 
 
-def sigmoid(k: Scalars, x: Handle) -> Handle:
-    """1 / (1 + e^-x), as e / (1 + e) with e = e^-|x| for negative x: nothing overflows, small results keep their bits."""
-    e = exp_nonpositive(k, k.neg(k.abs(x)))
-    return k.div(k.where(k.lt(x, 0.0), e, 1.0), k.add(e, 1.0))
-
-
 def tanh(k: Scalars, x: Handle) -> Handle:
-    """(t - 1) / (t + 1) with t = e^2|x| = 2^n (1 + p): numerator and denominator each round once from p."""
-    magnitude = clamp_above(k, k.abs(x), FORMATS[k.dtype(x)].saturated)
+    """An odd polynomial near 0, elsewhere 1 - 2 / (t + 1) with t = e^2|x| = 2^n (1 + p), where t + 1 rounds once."""
+    f = FORMATS[k.dtype(x)]
+    magnitude = clamp_above(k, k.abs(x), f.tanh_high)
     r, _, shifted = split(k, k.add(magnitude, magnitude))
-    p = expm1_fraction(k, r)
     scale = power_of_two(k, shifted)
-    ratio = k.div(k.fma(scale, p, k.sub(scale, 1.0)), k.fma(scale, p, k.add(scale, 1.0)))
-    return k.copysign(ratio, x)
+    above = k.fma(scale, expm1_fraction(k, r), k.add(scale, 1.0))
+    large = k.sub(1.0, k.div(k.const(2.0, k.dtype(x)), above))
+    square = k.mul(x, x)
+    small = k.fma(k.mul(square, polynomial(k, square, f.tanh)), x, x)
+    return k.where(k.lt(magnitude, TANH_SMALL), small, k.copysign(large, x))
 
 
-def times_sigmoid(k: Scalars, x: Handle, z: Handle) -> Handle:
-    """x / (1 + e^-z), z of x's sign. The scale of a small e^z comes last, so that no factor loses bits below the normal
-    range; x is bounded where the result is 0, for -inf · 0 is no number."""
-    low = FORMATS[k.dtype(x)].low
-    p, first, second = exp_parts(k, k.neg(k.abs(z)))
-    large = k.mul(p, first)
-    negative = k.lt(z, 0.0)
-    factor = k.mul(k.where(negative, large, 1.0), clamp_below(k, x, 2.0 * low))
-    return k.mul(k.div(factor, k.fma(large, second, 1.0)), k.where(negative, second, 1.0))
+def sigmoid(k: Scalars, x: Handle) -> Handle:
+    """1 / (1 + e^-x). With e = e^-|x| and q = e / (1 + e), it is 1 - q, or e - e q for negative x: nothing overflows, small
+    results keep their bits, and the error of q is damped."""
+    e = exp_bounded(k, k.neg(k.abs(x)))
+    quotient = k.div(e, k.add(e, 1.0))
+    factor = k.where(k.lt(x, 0.0), e, 1.0)
+    return k.fma(k.neg(factor), quotient, factor)
+
+
+def times_sigmoid(k: Scalars, x: Handle, r: Handle, shifted: Handle) -> Handle:
+    """x sigmoid(z) for z of x's sign and -|z| = n ln 2 + r, given r and n + magic.
+
+    As in `sigmoid` it is x - x q, or x e - x e q for negative x; x e^r is x + x (e^r - 1), rounded once. But where n = 0,
+    it is x q for negative x, one rounding less (0 - (-x) q, with the zero that keeps -0). The scale 2^n comes last, so
+    that no factor loses bits below the normal range."""
+    f = FORMATS[k.dtype(x)]
+    first, second = scales(k, shifted)
+    w = expm1_fraction(k, r)
+    e = k.mul(k.mul(k.add(w, 1.0), first), second)
+    quotient = k.div(e, k.add(e, 1.0))
+    end = -2.0 * f.low
+    bounded = clamp_below(k, x, -end)  # the result is -0 there, and -inf * 0 would be NaN
+    negative = k.le(x, 0.0)
+    factor = k.where(negative, k.mul(k.fma(bounded, w, bounded), first), bounded)
+    direct = k.and_(negative, k.eq(shifted, f.magic))
+    product = k.fma(k.where(direct, x, k.neg(factor)), quotient, k.where(direct, -0.0, factor))
+    return k.where(k.gt(x, end), x, k.mul(product, k.where(negative, second, 1.0)))
 
 
 def silu(k: Scalars, x: Handle) -> Handle:
     """x sigmoid(x)."""
-    return times_sigmoid(k, x, x)
+    r, _, shifted = split(k, clamp_below(k, k.neg(k.abs(x)), FORMATS[k.dtype(x)].low))
+    return times_sigmoid(k, x, r, shifted)
 
 
 def gelu(k: Scalars, x: Handle) -> Handle:
-    """x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³))) as x sigmoid(2 sqrt(2/pi) (x + 0.044715 x³)): without the
-    cancellation in 1 + tanh."""
-    cubic = k.fma(k.mul(x, x), k.const(GELU_CUBIC, k.dtype(x)), GELU_SLOPE)
-    return times_sigmoid(k, x, k.mul(x, cubic))
+    """x/2 (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x³), as x sigmoid(2 u): without the cancellation in 1 + tanh.
+
+    An error of 2 u in its last bit would grow 2 u fold in e^2u. So 2 u = a (c1 + c2 a²), a = |x|, is computed with the
+    rounding errors of all steps, by fma: 2 u is `z + error`. (c1 has few enough bits that c1 - inner is exact.)
+    """
+    f = FORMATS[k.dtype(x)]
+    (c1, c1_low), (c2, c2_low) = f.slope, f.cubic
+    a = clamp_above(k, k.abs(x), f.gelu_high)
+    square = k.mul(a, a)
+    square_error = k.fma(a, a, k.neg(square))
+    cubic = k.const(c2, k.dtype(x))
+    inner = k.fma(square, cubic, c1)
+    inner_error = k.add(
+        k.fma(square, cubic, k.sub(c1, inner)),
+        k.fma(square_error, cubic, k.fma(square, k.const(c2_low, k.dtype(x)), c1_low)),
+    )
+    z = k.mul(a, inner)
+    error = k.fma(a, inner_error, k.fma(a, inner, k.neg(z)))
+    r, _, shifted = split(k, k.neg(z))
+    return times_sigmoid(k, x, k.sub(r, error), shifted)

@@ -13,8 +13,8 @@ import numpy as np
 
 from alphac.ir.core import Block, Op, Value
 from alphac.ir.ops.define import Attributes, Cost, define
-from alphac.ir.ops.index import Result, Types
-from alphac.ir.ops.reduce import highest, lowest, zero_identity
+from alphac.ir.ops.index import Array, Result, Types
+from alphac.ir.ops.reduce import adding, greater, highest, lesser, lowest, zero_identity
 from alphac.ir.ops.rules import check_dtype, numbers, refuse, shown
 from alphac.ir.typesys import I64, SHARD
 
@@ -48,18 +48,18 @@ def _extreme_gradient(b: Builder, op: Op, dy: Value) -> Sequence[Value | None]:
     return (b("where", b("eq", place, b.broadcast(first, dims)), spread, b.like(0, spread)),)
 
 
-def _reference(reduce: Callable[..., Any]) -> Callable[[Op, np.ndarray], np.ndarray]:
+def _reference(reduce: Callable[..., Any]) -> Callable[[Op, Array], Array]:
     return lambda op, x: reduce(x, axis=op.operands[0].type.names.index(SHARD))
 
 
-def _sum(x: np.ndarray, axis: int) -> np.ndarray:
+def _sum(x: Array, axis: int) -> Array:
     return np.sum(x, axis=axis, dtype=x.dtype)
 
 
 for _name, _reduce, _gradient, _body, _identity in (
-    ("combine_sum", _sum, _sum_gradient, lambda k, x, y: k.add(x, y), zero_identity),
-    ("combine_max", np.max, _extreme_gradient, lambda k, x, y: k.maximum(x, y), lowest),
-    ("combine_min", np.min, _extreme_gradient, lambda k, x, y: k.minimum(x, y), highest),
+    ("combine_sum", _sum, _sum_gradient, adding, zero_identity),
+    ("combine_max", np.max, _extreme_gradient, greater, lowest),
+    ("combine_min", np.min, _extreme_gradient, lesser, highest),
 ):
     define(
         _name,

@@ -16,7 +16,7 @@ import numpy as np
 
 from alphac.ir.core import Block, Op, Value
 from alphac.ir.ops.define import Attributes, Cost, define
-from alphac.ir.ops.index import Result, Types
+from alphac.ir.ops.index import Array, Result, Types
 from alphac.ir.ops.reduce import cut_grain
 from alphac.ir.ops.rules import check_dtype, check_local, check_same_dim, dims_attribute, made, numbers, refuse, shown
 from alphac.ir.typesys import SHARD, Dim, TensorType, shard_dim
@@ -63,11 +63,11 @@ def contracted_axes(op: Op) -> list[Dim]:
     return sorted((d for d in op.operands[0].type.dims if d.name not in kept), key=lambda d: d.shards == 0)
 
 
-def contract_arrays(a: TensorType, b: TensorType, result: TensorType, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def contract_arrays(a: TensorType, b: TensorType, result: TensorType, x: Array, y: Array) -> Array:
     """The contraction by NumPy's einsum."""
     letters: dict[str, int] = {}
     grain = a.grain if a.grain is not None and result.is_partial and not a.is_partial else None
-    operands: list[np.ndarray] = []
+    operands: list[Array] = []
     subscripts: list[list[int]] = []
     for type_, array in ((a, x), (b, y)):
         names = list(type_.names)
@@ -81,7 +81,7 @@ def contract_arrays(a: TensorType, b: TensorType, result: TensorType, x: np.ndar
     return np.einsum(operands[0], subscripts[0], operands[1], subscripts[1], out, optimize=True)
 
 
-def _reference(op: Op, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _reference(op: Op, x: Array, y: Array) -> Array:
     a, b = op.operands
     return contract_arrays(a.type, b.type, op.result.type, x, y)
 

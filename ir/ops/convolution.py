@@ -11,7 +11,7 @@ import numpy as np
 from alphac.ir.core import Block, Op, Value
 from alphac.ir.ops.contract import contract_arrays, contract_type
 from alphac.ir.ops.define import Attributes, Cost, define
-from alphac.ir.ops.index import Result, Types
+from alphac.ir.ops.index import Array, Result, Types
 from alphac.ir.ops.rules import attribute, check_local, dims_attribute, local_axis, made, refuse, replaced
 from alphac.ir.typesys import Dim, TensorType
 
@@ -108,7 +108,7 @@ def _gradient(b: Builder, op: Op, dy: Value) -> Sequence[Value | None]:
     return dx, b("contract", _windows(b, op), dy, dims=kernel.type.dims)
 
 
-def _reference(op: Op, x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+def _reference(op: Op, x: Array, kernel: Array) -> Array:
     type_, kernel_type = op.operands[0].type, op.operands[1].type
     stride, padding, dilation = (attribute(op.attributes, n, int) for n in ("stride", "padding", "dilation"))
     names = list(type_.names)

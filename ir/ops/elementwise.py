@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alphac.ir.core import Block, Op, Value
 from alphac.ir.ops.define import Attributes, Cost, define
 from alphac.ir.ops.rules import (
+    Accepts,
     anything,
     attribute,
     bits,
@@ -28,7 +30,9 @@ from alphac.ir.typesys import BOOL, DType, TensorType
 if TYPE_CHECKING:
     from alphac.ir.builder import Builder
 
+Array = NDArray[Any]
 Cotangents = Sequence[Value | None]
+Gradient = Callable[["Builder", Op, Value], Cotangents]
 NEEDS = frozenset({"elementwise"})
 
 
@@ -53,7 +57,7 @@ def _quotient_gradient(b: Builder, op: Op, dy: Value) -> Cotangents:
     return dx, b("neg", b("mul", dx, op.result))
 
 
-def _to_winner(wins: str) -> Callable[[Builder, Op, Value], Cotangents]:
+def _to_winner(wins: str) -> Gradient:
     """minimum and maximum: the whole cotangent goes to the operand that is the result, on ties to the first."""
 
     def gradient(b: Builder, op: Op, dy: Value) -> Cotangents:
@@ -70,7 +74,7 @@ def _sign(k: Scalars, x: Handle) -> Handle:
     return k.where(k.gt(x, 0), k.const(1, k.dtype(x)), below)
 
 
-def _guarded(divide: Callable[..., Any]) -> Callable[..., Any]:
+def _guarded(divide: Callable[[Array, Array], Array]) -> Callable[[Op, Array, Array], Array]:
     """Integer division whose result is 0 where the divisor is 0. (int min by -1 wraps.)"""
     return lambda op, x, y: np.where(y == 0, x.dtype.type(0), divide(x, np.where(y == 0, y.dtype.type(1), y)))
 
@@ -83,36 +87,49 @@ def _difference_gradient(b: Builder, op: Op, dy: Value) -> Cotangents:
     return dy, b("neg", dy)
 
 
-def _binary(
-    name: str, accepts: Callable[[DType], bool], reference: Any, gradient: Any, body: Any, gives: DType | None = None
+def _define(
+    name: str,
+    operands: int,
+    accepts: Accepts,
+    reference: Callable[..., Any],
+    gradient: Gradient,
+    body: Callable[..., Handle],
+    gives: DType | None = None,
+    flops: int = 1,
 ) -> None:
     define(
         name,
         shape="elementwise",
-        operands=2,
+        operands=operands,
         result=elementwise(name, accepts, gives),
-        reference=reference,
-        gradient=gradient,
-        cost=Cost(1),
-        needs=NEEDS,
-        body=body,
-    )
-
-
-def _unary(
-    name: str, accepts: Callable[[DType], bool], reference: Any, gradient: Any, body: Any, flops: int = 1
-) -> None:
-    define(
-        name,
-        shape="elementwise",
-        operands=1,
-        result=elementwise(name, accepts),
         reference=reference,
         gradient=gradient,
         cost=Cost(flops),
         needs=NEEDS,
         body=body,
     )
+
+
+def _binary(
+    name: str,
+    accepts: Accepts,
+    reference: Callable[[Op, Array, Array], Array],
+    gradient: Gradient,
+    body: Callable[[Scalars, Handle, Handle], Handle],
+    gives: DType | None = None,
+) -> None:
+    _define(name, 2, accepts, reference, gradient, body, gives)
+
+
+def _unary(
+    name: str,
+    accepts: Accepts,
+    reference: Callable[[Op, Array], Array],
+    gradient: Gradient,
+    body: Callable[[Scalars, Handle], Handle],
+    flops: int = 1,
+) -> None:
+    _define(name, 1, accepts, reference, gradient, body, None, flops)
 
 
 _binary("add", numbers, lambda op, x, y: x + y, _sum_gradient, lambda k, x, y: k.add(x, y))
@@ -177,6 +194,14 @@ def _where_result(
     return (x,)
 
 
+def _where_reference(op: Op, condition: Array, x: Array, y: Array) -> Array:
+    return np.where(condition, x, y)
+
+
+def _where_body(k: Scalars, condition: Handle, x: Handle, y: Handle) -> Handle:
+    return k.where(condition, x, y)
+
+
 def _where_gradient(b: Builder, op: Op, dy: Value) -> Cotangents:
     condition = op.operands[0]
     return None, b("where", condition, dy, zero(b, dy)), b("where", condition, zero(b, dy), dy)
@@ -187,11 +212,11 @@ define(
     shape="elementwise",
     operands=3,
     result=_where_result,
-    reference=lambda op, condition, x, y: np.where(condition, x, y),
+    reference=_where_reference,
     gradient=_where_gradient,
     cost=Cost(1),
     needs=NEEDS,
-    body=lambda k, condition, x, y: k.where(condition, x, y),
+    body=_where_body,
 )
 
 
@@ -201,7 +226,7 @@ def _cast_result(
     return (types[0].with_dtype(attribute(attributes, "dtype", DType)),)
 
 
-def _cast_reference(op: Op, x: np.ndarray) -> np.ndarray:
+def _cast_reference(op: Op, x: Array) -> Array:
     dtype = op.result.type.dtype
     if dtype.is_integer and x.dtype.kind == "f":  # truncates and saturates; NaN gives 0
         limits = np.iinfo(dtype.storage)
@@ -212,6 +237,10 @@ def _cast_reference(op: Op, x: np.ndarray) -> np.ndarray:
     if dtype.is_float and x.dtype == np.float64:
         return x  # whoever runs references in float64 rounds as it likes
     return x.astype(dtype.compute)
+
+
+def _cast_body(k: Scalars, x: Handle, dtype: DType) -> Handle:
+    return k.cast(x, dtype)
 
 
 def _cast_gradient(b: Builder, op: Op, dy: Value) -> Cotangents:
@@ -231,5 +260,5 @@ define(
     gradient=_cast_gradient,
     cost=Cost(1),
     needs=NEEDS,
-    body=lambda k, x, dtype: k.cast(x, dtype),
+    body=_cast_body,
 )

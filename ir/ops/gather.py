@@ -9,7 +9,7 @@ import numpy as np
 
 from alphac.ir.core import Block, Op, Value
 from alphac.ir.ops.define import Attributes, Cost, define
-from alphac.ir.ops.index import NEEDS, Index, Read, Result, Types, along, clamp
+from alphac.ir.ops.index import NEEDS, Array, Index, Read, Result, Types, along, clamp
 from alphac.ir.ops.rules import attribute, check_same_dim, integers, local_axis, made, refuse, shown
 from alphac.ir.scalar import Handle, Scalars
 from alphac.ir.typesys import I64, SHARD, Dim, TensorType
@@ -45,10 +45,10 @@ def _gather_result(types: Types, attributes: Attributes, blocks: Sequence[Block]
     return (made(table.dtype, (*index.dims, *others)),)
 
 
-def _gather_reference(op: Op, table: np.ndarray, index: np.ndarray) -> np.ndarray:
+def _gather_reference(op: Op, table: Array, index: Array) -> Array:
     name, result = attribute(op.attributes, "dim", str), op.result.type
     source, index_type = op.operands[0].type, op.operands[1].type
-    at: list[np.ndarray] = []
+    at: list[Array] = []
     for d in source.dims:
         shared = shared_axis(source, index_type, d.name)
         if d.name == name:

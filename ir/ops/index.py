@@ -7,10 +7,12 @@ Parts of axes are in pieces.py, windows in window.py, gather in gather.py, rando
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from alphac.ir.core import Block, Op
+from alphac.ir.core import Block, Op, Value
 from alphac.ir.ops.define import Attributes, Cost, define
 from alphac.ir.ops.rules import (
     attribute,
@@ -26,7 +28,12 @@ from alphac.ir.ops.rules import (
 from alphac.ir.scalar import Handle, Scalars
 from alphac.ir.typesys import I64, SHARD, Dim, DType, TensorType
 
+if TYPE_CHECKING:
+    from alphac.ir.builder import Builder
+
+Array = NDArray[Any]
 Types = Sequence[TensorType]
+Cotangents = Sequence[Value | None]
 Index = Mapping[str, Handle]
 Read = Callable[[int, Mapping[str, Handle]], Handle]
 Result = tuple[TensorType, ...]
@@ -44,10 +51,14 @@ def inside(k: Scalars, i: Handle, size: int) -> Handle:
     return k.and_(k.ge(i, 0), k.lt(i, size))
 
 
-def along(type_: TensorType, name: str) -> np.ndarray:
+def along(type_: TensorType, name: str) -> Array:
     """The index along one axis, of a shape that broadcasts against arrays of that type."""
     shape = [d.size if d.name == name else 1 for d in type_.dims]
     return np.arange(type_.dim(name).size).reshape(shape)
+
+
+def _no_operands(b: Builder, op: Op, dy: Value) -> Cotangents:
+    return ()
 
 
 # ---------------------------------------------------------------------- constant, iota
@@ -56,7 +67,7 @@ def _constant_result(types: Types, attributes: Attributes, blocks: Sequence[Bloc
     return (TensorType(attribute(attributes, "dtype", DType)),)
 
 
-def _constant_reference(op: Op) -> np.ndarray:
+def _constant_reference(op: Op) -> Array:
     """Floats in float64: whoever asks rounds to the precision it works in."""
     dtype, value = op.result.type.dtype, number_attribute(op.attributes, "value")
     if dtype.is_float:
@@ -66,6 +77,10 @@ def _constant_reference(op: Op) -> np.ndarray:
     return np.asarray(bool(value))
 
 
+def _constant_body(k: Scalars, op: Op, index: Index, read: Read) -> Handle:
+    return k.const(number_attribute(op.attributes, "value"), op.result.type.dtype)
+
+
 define(
     "constant",
     shape="index",
@@ -73,10 +88,10 @@ define(
     attributes=("value", "dtype"),
     result=_constant_result,
     reference=_constant_reference,
-    gradient=lambda b, op, dy: (),
+    gradient=_no_operands,
     cost=Cost(0),
     needs=NEEDS,
-    body=lambda k, op, index, read: k.const(op.attributes["value"], op.result.type.dtype),
+    body=_constant_body,
 )
 
 
@@ -89,17 +104,25 @@ def _iota_result(types: Types, attributes: Attributes, blocks: Sequence[Block]) 
     return (made(dtype, (dim,)),)
 
 
+def _iota_reference(op: Op) -> Array:
+    return np.arange(op.result.type.size)
+
+
+def _iota_body(k: Scalars, op: Op, index: Index, read: Read) -> Handle:
+    return k.cast(index[op.result.type.names[0]], op.result.type.dtype)
+
+
 define(
     "iota",
     shape="index",
     operands=0,
     attributes=("dim", "dtype"),
     result=_iota_result,
-    reference=lambda op: np.arange(op.result.type.size),
-    gradient=lambda b, op, dy: (),
+    reference=_iota_reference,
+    gradient=_no_operands,
     cost=Cost(1),
     needs=NEEDS,
-    body=lambda k, op, index, read: k.cast(index[op.attributes["dim"].name], op.result.type.dtype),
+    body=_iota_body,
 )
 
 
@@ -124,7 +147,7 @@ def _broadcast_result(types: Types, attributes: Attributes, blocks: Sequence[Blo
     return (result,)
 
 
-def _broadcast_reference(op: Op, x: np.ndarray) -> np.ndarray:
+def _broadcast_reference(op: Op, x: Array) -> Array:
     source, result = op.operands[0].type, op.result.type
     names = list(source.names)
     grain = _meets_grain(source, result)
@@ -133,6 +156,10 @@ def _broadcast_reference(op: Op, x: np.ndarray) -> np.ndarray:
         names[names.index(SHARD)] = grain.name
     x = np.transpose(x, [names.index(n) for n in result.names if n in names])
     return np.broadcast_to(x.reshape([d.size if d.name in names else 1 for d in result.dims]), result.shape)
+
+
+def _broadcast_gradient(b: Builder, op: Op, dy: Value) -> Cotangents:
+    return (b.sum_to(dy, op.operands[0].type.dims),)
 
 
 def _broadcast_body(k: Scalars, op: Op, index: Index, read: Read) -> Handle:
@@ -151,7 +178,7 @@ define(
     attributes=("dims",),
     result=_broadcast_result,
     reference=_broadcast_reference,
-    gradient=lambda b, op, dy: (b.sum_to(dy, op.operands[0].type.dims),),
+    gradient=_broadcast_gradient,
     cost=Cost(0),
     needs=NEEDS,
     body=_broadcast_body,
@@ -172,8 +199,16 @@ def _rename_result(types: Types, attributes: Attributes, blocks: Sequence[Block]
     return (made(x.dtype, dims),)
 
 
+def _rename_reference(op: Op, x: Array) -> Array:
+    return x
+
+
 def _rename_body(k: Scalars, op: Op, index: Index, read: Read) -> Handle:
     return read(0, {s.name: index[r.name] for s, r in zip(op.operands[0].type.dims, op.result.type.dims, strict=True)})
+
+
+def _rename_gradient(b: Builder, op: Op, dy: Value) -> Cotangents:
+    return (b("rename", dy, dims=op.operands[0].type.dims),)
 
 
 define(
@@ -182,8 +217,8 @@ define(
     operands=1,
     attributes=("dims",),
     result=_rename_result,
-    reference=lambda op, x: x,
-    gradient=lambda b, op, dy: (b("rename", dy, dims=op.operands[0].type.dims),),
+    reference=_rename_reference,
+    gradient=_rename_gradient,
     cost=Cost(0),
     needs=NEEDS,
     body=_rename_body,
@@ -224,6 +259,10 @@ def _count(dims: Sequence[Dim]) -> int:
     return n
 
 
+def _reshape_reference(op: Op, x: Array) -> Array:
+    return x.reshape(op.result.type.shape)
+
+
 def _reshape_body(k: Scalars, op: Op, index: Index, read: Read) -> Handle:
     at: dict[str, Handle] = {}
     for source, result in _groups(op.operands[0].type.dims, op.result.type.dims):
@@ -238,14 +277,18 @@ def _reshape_body(k: Scalars, op: Op, index: Index, read: Read) -> Handle:
     return read(0, at)
 
 
+def _reshape_gradient(b: Builder, op: Op, dy: Value) -> Cotangents:
+    return (b("reshape", dy, dims=op.operands[0].type.dims),)
+
+
 define(
     "reshape",
     shape="index",
     operands=1,
     attributes=("dims",),
     result=_reshape_result,
-    reference=lambda op, x: x.reshape(op.result.type.shape),
-    gradient=lambda b, op, dy: (b("reshape", dy, dims=op.operands[0].type.dims),),
+    reference=_reshape_reference,
+    gradient=_reshape_gradient,
     cost=Cost(2),
     needs=NEEDS,
     body=_reshape_body,

@@ -9,7 +9,7 @@ import numpy as np
 
 from alphac.ir.core import Block, Op, Value
 from alphac.ir.ops.define import Attributes, Cost, define
-from alphac.ir.ops.index import NEEDS, Index, Read, Result, Types, clamp, inside
+from alphac.ir.ops.index import NEEDS, Array, Index, Read, Result, Types, clamp, inside
 from alphac.ir.ops.rules import (
     anything,
     attribute,
@@ -44,7 +44,7 @@ def _slice_result(types: Types, attributes: Attributes, blocks: Sequence[Block])
     return (made(x.dtype, replaced(x.dims, name, to)),)
 
 
-def _slice_reference(op: Op, x: np.ndarray) -> np.ndarray:
+def _slice_reference(op: Op, x: Array) -> Array:
     at = op.operands[0].type.names.index(attribute(op.attributes, "dim", str))
     start, step = attribute(op.attributes, "start", int), attribute(op.attributes, "step", int)
     return np.take(x, start + step * np.arange(attribute(op.attributes, "to", Dim).size), axis=at)
@@ -70,7 +70,9 @@ def _slice_gradient(b: Builder, op: Op, dy: Value) -> Sequence[Value | None]:
 def _slice_body(k: Scalars, op: Op, index: Index, read: Read) -> Handle:
     name, to = attribute(op.attributes, "dim", str), attribute(op.attributes, "to", Dim)
     at = {n: index[n] for n in op.operands[0].type.names if n != name}
-    at[name] = k.add(k.mul(index[to.name], op.attributes["step"]), op.attributes["start"])
+    at[name] = k.add(
+        k.mul(index[to.name], attribute(op.attributes, "step", int)), attribute(op.attributes, "start", int)
+    )
     return read(0, at)
 
 
@@ -102,7 +104,7 @@ def _pad_result(types: Types, attributes: Attributes, blocks: Sequence[Block]) -
     return (made(x.dtype, replaced(x.dims, name, to)),)
 
 
-def _pad_reference(op: Op, x: np.ndarray) -> np.ndarray:
+def _pad_reference(op: Op, x: Array) -> Array:
     name = attribute(op.attributes, "dim", str)
     amounts = (attribute(op.attributes, "low", int), attribute(op.attributes, "high", int))
     widths = [amounts if n == name else (0, 0) for n in op.operands[0].type.names]
@@ -110,7 +112,7 @@ def _pad_reference(op: Op, x: np.ndarray) -> np.ndarray:
 
 
 def _pad_gradient(b: Builder, op: Op, dy: Value) -> Sequence[Value | None]:
-    to, low = attribute(op.attributes, "to", Dim), op.attributes["low"]
+    to, low = attribute(op.attributes, "to", Dim), attribute(op.attributes, "low", int)
     dim = op.operands[0].type.dim(attribute(op.attributes, "dim", str))
     return (b("slice", dy, dim=to.name, start=low, step=1, to=dim),)
 
@@ -118,10 +120,10 @@ def _pad_gradient(b: Builder, op: Op, dy: Value) -> Sequence[Value | None]:
 def _pad_body(k: Scalars, op: Op, index: Index, read: Read) -> Handle:
     source = op.operands[0].type
     dim, to = source.dim(attribute(op.attributes, "dim", str)), attribute(op.attributes, "to", Dim)
-    i = k.sub(index[to.name], op.attributes["low"])
+    i = k.sub(index[to.name], attribute(op.attributes, "low", int))
     at = {n: index[n] for n in source.names if n != dim.name}
     at[dim.name] = clamp(k, i, dim.size)
-    return k.where(inside(k, i, dim.size), read(0, at), k.const(op.attributes["value"], source.dtype))
+    return k.where(inside(k, i, dim.size), read(0, at), k.const(number_attribute(op.attributes, "value"), source.dtype))
 
 
 define(
@@ -156,6 +158,10 @@ def _concat_result(types: Types, attributes: Attributes, blocks: Sequence[Block]
     return (made(types[0].dtype, replaced(types[0].dims, name, to)),)
 
 
+def _concat_reference(op: Op, *xs: Array) -> Array:
+    return np.concatenate(xs, axis=op.operands[0].type.names.index(attribute(op.attributes, "dim", str)))
+
+
 def _concat_gradient(b: Builder, op: Op, dy: Value) -> Sequence[Value | None]:
     name, to = attribute(op.attributes, "dim", str), attribute(op.attributes, "to", Dim)
     parts: list[Value | None] = []
@@ -187,7 +193,7 @@ define(
     operands=None,
     attributes=("dim", "to"),
     result=_concat_result,
-    reference=lambda op, *xs: np.concatenate(xs, axis=op.operands[0].type.names.index(op.attributes["dim"])),
+    reference=_concat_reference,
     gradient=_concat_gradient,
     cost=Cost(2),
     needs=NEEDS,

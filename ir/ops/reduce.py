@@ -12,7 +12,7 @@ import numpy as np
 
 from alphac.ir.core import Block, Op, Value
 from alphac.ir.ops.define import Attributes, Cost, define
-from alphac.ir.ops.index import Result, Types
+from alphac.ir.ops.index import Array, Result, Types
 from alphac.ir.ops.rules import axis, check_dtype, check_local, made, names_attribute, numbers, refuse
 from alphac.ir.scalar import Handle, Scalars
 from alphac.ir.typesys import I64, SHARD, Dim, DType, TensorType, shard_dim
@@ -46,7 +46,7 @@ def reduced_axes(op: Op) -> list[Dim]:
     return sorted(dims, key=lambda d: d.shards == 0)
 
 
-def cut_grain(x: np.ndarray, type_: TensorType) -> np.ndarray:
+def cut_grain(x: Array, type_: TensorType) -> Array:
     """The array with the grain's axis as two, (shards, rows), at the front."""
     grain = type_.grain
     assert grain is not None
@@ -54,8 +54,8 @@ def cut_grain(x: np.ndarray, type_: TensorType) -> np.ndarray:
     return front.reshape((grain.shards, grain.size // grain.shards, *front.shape[1:]))
 
 
-def _reference(reduce: Callable[..., Any]) -> Callable[[Op, np.ndarray], np.ndarray]:
-    def reference(op: Op, x: np.ndarray) -> np.ndarray:
+def _reference(reduce: Callable[..., Any]) -> Callable[[Op, Array], Array]:
+    def reference(op: Op, x: Array) -> Array:
         type_, over = op.operands[0].type, names_attribute(op.attributes, "over")
         names = list(type_.names)
         if type_.grain is not None and type_.grain.name in over:
@@ -86,6 +86,18 @@ def _extreme_gradient(b: Builder, op: Op, dy: Value) -> Sequence[Value | None]:
     return (b("where", winner, spread, b.like(0, spread)),)
 
 
+def adding(k: Scalars, x: Handle, y: Handle) -> Handle:
+    return k.add(x, y)
+
+
+def greater(k: Scalars, x: Handle, y: Handle) -> Handle:
+    return k.maximum(x, y)
+
+
+def lesser(k: Scalars, x: Handle, y: Handle) -> Handle:
+    return k.minimum(x, y)
+
+
 def zero_identity(k: Scalars, dtype: DType) -> Handle:
     return k.const(0, dtype)
 
@@ -104,14 +116,14 @@ def highest(k: Scalars, dtype: DType) -> Handle:
     return k.const((1 << (dtype.bits - (dtype.kind == "int"))) - 1, dtype)
 
 
-def _sum(x: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
+def _sum(x: Array, axis: tuple[int, ...]) -> Array:
     return np.sum(x, axis=axis, dtype=x.dtype)
 
 
 for _name, _reduce, _gradient, _body, _identity in (
-    ("reduce_sum", _sum, _sum_gradient, lambda k, x, y: k.add(x, y), zero_identity),
-    ("reduce_max", np.max, _extreme_gradient, lambda k, x, y: k.maximum(x, y), lowest),
-    ("reduce_min", np.min, _extreme_gradient, lambda k, x, y: k.minimum(x, y), highest),
+    ("reduce_sum", _sum, _sum_gradient, adding, zero_identity),
+    ("reduce_max", np.max, _extreme_gradient, greater, lowest),
+    ("reduce_min", np.min, _extreme_gradient, lesser, highest),
 ):
     define(
         _name,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 from alphac.ir.core import Block
 from alphac.ir.ops.define import Attributes, ResultRule, TypeRuleError
-from alphac.ir.typesys import SHARD, Dim, DType, TensorType
+from alphac.ir.typesys import SHARD, Dim, DType, Kind, TensorType
 
 T = TypeVar("T")
-Accepts = Callable[[DType], bool]
 
 
 def refuse(message: str) -> NoReturn:
@@ -18,40 +18,29 @@ def refuse(message: str) -> NoReturn:
 
 
 # ---------------------------------------------------------------------- element types
-def floats(dtype: DType) -> bool:
-    return dtype.is_float
+@dataclass(frozen=True)
+class Accepts:
+    """The element types that an op takes; `words` names them in messages."""
+
+    words: str
+    kinds: tuple[Kind, ...]
+
+    def __call__(self, dtype: DType) -> bool:
+        return dtype.kind in self.kinds
 
 
-def integers(dtype: DType) -> bool:
-    return dtype.is_integer
-
-
-def numbers(dtype: DType) -> bool:
-    return dtype.is_float or dtype.is_integer
-
-
-def bits(dtype: DType) -> bool:
-    return dtype.kind == "bool" or dtype.is_integer
-
-
-def anything(dtype: DType) -> bool:
-    return True
-
-
-_ACCEPTED = {
-    floats: "floats",
-    integers: "integers",
-    numbers: "numbers",
-    bits: "bools or integers",
-    anything: "anything",
-}
+floats = Accepts("floats", ("float",))
+integers = Accepts("integers", ("int", "uint"))
+numbers = Accepts("numbers", ("float", "int", "uint"))
+bits = Accepts("bools or integers", ("bool", "int", "uint"))
+anything = Accepts("anything", ("float", "int", "uint", "bool"))
 
 
 def check_dtype(op: str, accepts: Accepts, *types: TensorType) -> None:
     """All operands have one dtype, of a kind that the op takes."""
     for t in types:
         if not accepts(t.dtype):
-            refuse(f"`{op}` takes {_ACCEPTED[accepts]}, not {t.dtype}; cast it first")
+            refuse(f"`{op}` takes {accepts.words}, not {t.dtype}; cast it first")
         if t.dtype != types[0].dtype:
             refuse(f"`{op}` takes operands of one type, not {types[0].dtype} and {t.dtype}; cast one of them")
 
@@ -60,7 +49,9 @@ def check_dtype(op: str, accepts: Accepts, *types: TensorType) -> None:
 def attribute(attributes: Attributes, name: str, kind: type[T]) -> T:
     """The attribute, checked to be of its kind."""
     value = attributes[name]
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+    if isinstance(value, bool) and kind is int:  # Python's bools are ints
+        refuse(f"attribute `{name}` is an int, not {value!r}")
+    if not isinstance(value, kind):
         refuse(f"attribute `{name}` is a {kind.__name__}, not {value!r}")
     return value
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from alphac.ir.core import Block, Op, Value
 from alphac.ir.ops.define import Attributes, Cost, define
-from alphac.ir.ops.index import Result, Types, along
+from alphac.ir.ops.index import Array, Result, Types, along
 from alphac.ir.ops.rules import (
     attribute,
     check_dtype,
@@ -42,11 +42,15 @@ def _arg_result(name: str) -> Callable[[Types, Attributes, Sequence[Block]], Res
     return result
 
 
-def _arg_reference(find: Callable[..., Any]) -> Callable[[Op, np.ndarray], np.ndarray]:
-    def reference(op: Op, x: np.ndarray) -> np.ndarray:
-        return find(x, axis=op.operands[0].type.names.index(op.attributes["dim"])).astype(np.int32)
+def _arg_reference(find: Callable[..., Any]) -> Callable[[Op, Array], Array]:
+    def reference(op: Op, x: Array) -> Array:
+        return find(x, axis=op.operands[0].type.names.index(attribute(op.attributes, "dim", str))).astype(np.int32)
 
     return reference
+
+
+def _arg_gradient(b: Builder, op: Op, dy: Value) -> Sequence[Value | None]:
+    return (None,)
 
 
 for _name, _find in (("argmax", np.argmax), ("argmin", np.argmin)):
@@ -57,7 +61,7 @@ for _name, _find in (("argmax", np.argmax), ("argmin", np.argmin)):
         attributes=("dim",),
         result=_arg_result(_name),
         reference=_arg_reference(_find),
-        gradient=lambda b, op, dy: (None,),
+        gradient=_arg_gradient,
         cost=Cost(2),
         needs={"reduce"},
         body=None,
@@ -73,7 +77,7 @@ def _cumsum_result(types: Types, attributes: Attributes, blocks: Sequence[Block]
     return (x,)
 
 
-def _cumsum_reference(op: Op, x: np.ndarray) -> np.ndarray:
+def _cumsum_reference(op: Op, x: Array) -> Array:
     at = op.operands[0].type.names.index(attribute(op.attributes, "dim", str))
     if attribute(op.attributes, "reverse", bool):
         return np.flip(np.cumsum(np.flip(x, at), axis=at, dtype=x.dtype), at)
@@ -134,14 +138,14 @@ def _scatter_result(types: Types, attributes: Attributes, blocks: Sequence[Block
     return (made(updates.dtype, dims if grain is None else (shard_dim(grain), *dims)),)
 
 
-def scatter_index(op: Op, index: np.ndarray) -> list[np.ndarray]:
+def scatter_index(op: Op, index: Array) -> list[Array]:
     """Where in the result each update goes: one array per axis of the result, broadcasting against the updates."""
     index_type, updates, result = op.operands[0].type, op.operands[1].type, op.result.type
     dim = attribute(op.attributes, "dim", Dim)
     chosen = np.clip(index.astype(np.int64), 0, dim.size - 1)
     chosen = np.transpose(chosen, [index_type.names.index(n) for n in updates.names if index_type.has(n)])
     chosen = chosen.reshape([d.size if index_type.has(d.name) else 1 for d in updates.dims])
-    at: list[np.ndarray] = []
+    at: list[Array] = []
     for d in result.dims:
         if d.name == dim.name:
             at.append(chosen)
@@ -154,7 +158,7 @@ def scatter_index(op: Op, index: np.ndarray) -> list[np.ndarray]:
     return at
 
 
-def _scatter_reference(op: Op, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+def _scatter_reference(op: Op, index: Array, updates: Array) -> Array:
     result = np.zeros(op.result.type.shape, updates.dtype)
     np.add.at(result, tuple(scatter_index(op, index)), updates)
     return result

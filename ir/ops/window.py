@@ -14,7 +14,7 @@ import numpy as np
 
 from alphac.ir.core import Block, Op, Value
 from alphac.ir.ops.define import Attributes, Cost, define
-from alphac.ir.ops.index import NEEDS, Index, Read, Result, Types, clamp, inside
+from alphac.ir.ops.index import NEEDS, Array, Index, Read, Result, Types, clamp, inside
 from alphac.ir.ops.rules import attribute, check_local, local_axis, made, number_attribute, refuse, replaced
 from alphac.ir.scalar import Handle, Scalars
 from alphac.ir.typesys import Dim, TensorType
@@ -37,12 +37,12 @@ def _at(k: Scalars, index: Index, attributes: Attributes, to: str, kernel: str) 
     return k.sub(k.add(k.mul(index[to], stride), k.mul(index[kernel], dilation)), low)
 
 
-def _places(op: Op, to: int, kernel: int) -> np.ndarray:
+def _places(op: Op, to: int, kernel: int) -> Array:
     stride, low, dilation = _geometry(op.attributes)
     return np.arange(to)[:, None] * stride + np.arange(kernel)[None, :] * dilation - low
 
 
-def _spread(mask: np.ndarray, type_: TensorType, first: str, second: str) -> np.ndarray:
+def _spread(mask: Array, type_: TensorType, first: str, second: str) -> Array:
     """A mask over two axes, of a shape that broadcasts against arrays of that type."""
     if type_.names.index(first) > type_.names.index(second):
         mask = mask.T
@@ -61,7 +61,7 @@ def _window_result(types: Types, attributes: Attributes, blocks: Sequence[Block]
     return (made(x.dtype, replaced(x.dims, name, to, kernel)),)
 
 
-def _window_reference(op: Op, x: np.ndarray) -> np.ndarray:
+def _window_reference(op: Op, x: Array) -> Array:
     source = op.operands[0].type
     dim = source.dim(attribute(op.attributes, "dim", str))
     to, kernel = attribute(op.attributes, "to", Dim), attribute(op.attributes, "kernel", Dim)
@@ -86,7 +86,7 @@ def _window_body(k: Scalars, op: Op, index: Index, read: Read) -> Handle:
     i = _at(k, index, op.attributes, to.name, kernel.name)
     at = {n: index[n] for n in source.names if n != dim.name}
     at[dim.name] = clamp(k, i, dim.size)
-    return k.where(inside(k, i, dim.size), read(0, at), k.const(op.attributes["value"], source.dtype))
+    return k.where(inside(k, i, dim.size), read(0, at), k.const(number_attribute(op.attributes, "value"), source.dtype))
 
 
 define(
@@ -115,7 +115,7 @@ def _unwindow_result(types: Types, attributes: Attributes, blocks: Sequence[Bloc
     return (made(x.dtype, replaced(x.dims, to, check_local("unwindow", attribute(attributes, "dim", Dim)))),)
 
 
-def _unwindow_reference(op: Op, x: np.ndarray) -> np.ndarray:
+def _unwindow_reference(op: Op, x: Array) -> Array:
     source, result = op.operands[0].type, op.result.type
     to, kernel = attribute(op.attributes, "to", str), attribute(op.attributes, "kernel", str)
     dim = attribute(op.attributes, "dim", Dim)
@@ -178,7 +178,7 @@ def _window_at_result(types: Types, attributes: Attributes, blocks: Sequence[Blo
     return (made(x.dtype, replaced(x.dims, name, check_local("window_at", attribute(attributes, "to", Dim)))),)
 
 
-def _window_at_reference(op: Op, x: np.ndarray) -> np.ndarray:
+def _window_at_reference(op: Op, x: Array) -> Array:
     source, result = op.operands[0].type, op.result.type
     name, kernel = attribute(op.attributes, "dim", str), attribute(op.attributes, "kernel", str)
     to = attribute(op.attributes, "to", Dim)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from alphac.ir.core import Block, Op, Value
 from alphac.ir.rewrite import Loop
 
@@ -22,24 +24,20 @@ class Activity:
             elif op.name != "stop_gradient" and not self.varied.isdisjoint(op.operands):
                 self.varied.update(r for r in op.results if r.type.dtype.is_float)
 
-    def _flow(self, value: Value, into: Value) -> bool:
-        """Whether `into`, which takes `value`, becomes varied by that."""
-        if value not in self.varied or into in self.varied:
-            return False
-        self.varied.add(into)
-        self.sources[into] = value
-        return True
+    def _flow_all(self, values: Sequence[Value], into: Sequence[Value]) -> bool:
+        """Make each of `into`, which take `values`, varied if its value is. Whether any became so."""
+        grown = [(v, to) for v, to in zip(values, into, strict=True) if v in self.varied and to not in self.varied]
+        self.varied.update(to for _, to in grown)
+        self.sources.update((to, v) for v, to in grown)
+        return bool(grown)
 
     def _forward_loop(self, loop: Loop) -> None:
-        for value, argument in zip(loop.op.operands, loop.body.arguments[1:], strict=True):
-            self._flow(value, argument)
+        self._flow_all(loop.op.operands, loop.body.arguments[1:])
         self._forward(loop.body)
-        while any([self._flow(v, a) for v, a in zip(loop.leaving, loop.entering, strict=True)]):
+        while self._flow_all(loop.leaving, loop.entering):
             self._forward(loop.body)
-        for argument, result in zip(loop.entering, loop.last, strict=True):
-            self._flow(argument, result)
-        for value, result in zip(loop.body.results, loop.op.results, strict=True):
-            self._flow(value, result)
+        self._flow_all(loop.entering, loop.last)
+        self._flow_all(loop.body.results, loop.op.results)
 
     def reached(self, block: Block, seeds: set[Value]) -> set[Value]:
         """The varied values on which one of `seeds` depends, captured ones included."""

@@ -5,8 +5,9 @@ after     %loss = mul(%w, %w)
           %one = constant() {value = 1.0, …}
           %a = mul(%one, %w)  %b = mul(%one, %w)  %g = add(%a, %b)
 
-Inner `grad`s go first, so a gradient of a gradient meets plain ops only. What a cotangent sums is summed in a fixed order:
-uses in reverse program order. Only values that depend on a `wrt` value and on which the loss depends have cotangents.
+Inner `grad`s go first, so a gradient of a gradient meets plain ops only. Contributions to a cotangent are added in a
+fixed order: uses in reverse program order. Only values that depend on a `wrt` value and on which the loss depends have
+cotangents.
 
 A loop gets a twin that runs the other way; see `_Twin`.
 """
@@ -83,9 +84,9 @@ def _yield_gradients(block: Block, grad: Op) -> None:
 class _Adjoint:
     """The cotangents of one block's values, built by `b`.
 
-    Values of the block have one cotangent, of their own type: per-shard partials are combined as they come. Values of the
-    blocks around it, which a loop's body captures, have up to two: a whole one and a per-shard partial, which the loop
-    combines when it is done.
+    Values of the block have one cotangent, of their own type: per-shard partials are combined as they come. Values of
+    the blocks around it, which a loop's body captures, have up to two: a whole one and a per-shard partial, which the
+    loop combines when it is done.
     """
 
     def __init__(self, b: Builder, activity: Activity, block: Block) -> None:
@@ -151,8 +152,8 @@ class _Twin:
                   …  yield %dci, add(%sum, …), %dx }
 
     The twin carries the cotangents of what the loop carries and sums those of what its body captures; sums of per-shard
-    partials stay per shard until the twin is done. Cotangents of slices are collected. Its body reads the forward body's
-    values: these the forward loop collects, but for those that index ops make of what there is anyway.
+    partials stay per shard until the twin is done. Cotangents of slices are collected. Its body reads values of the
+    forward body: these the forward loop collects, but for those that index ops make of what there is anyway.
     """
 
     def __init__(self, outer: _Adjoint, loop: Loop) -> None:
@@ -205,8 +206,10 @@ class _Twin:
             return []
         operands = [*initial, *(stack for stack, _, _ in self.stacks)]
         axes = tuple(axis for _, axis, _ in self.stacks)
-        attributes = {"dim": loop.dim, "carried": len(initial), "reverse": not loop.reverse, "slices": axes}
-        return list(self.outer.b.build("loop", operands, (body,), **attributes).results)
+        op = self.outer.b.build(
+            "loop", operands, (body,), dim=loop.dim, carried=len(initial), reverse=not loop.reverse, slices=axes
+        )
+        return list(op.results)
 
     # ------------------------------------------------------------------ stacks of values that have the loop's own dim
     def collectable(self, value: Value) -> Value:

@@ -9,11 +9,11 @@ After:  a `Level`: clusters (each will be one kernel) and nests (loops), in an o
     r = relu(a)
     s = reduce_sum(exp(r))       cluster 2: anchor reduce_sum, stores s, exp inlined
 
-A block is read backwards, so that all readers of a value are known when it is met. Values are stored when they must be (an
-anchor's result, a function's result, what a loop takes or yields) or when evaluating them anew for every reader would cost
-more than a trip through memory. A stored value joins the cluster that reads it at its own index if no cycle arises;
-otherwise it starts a cluster. An anchor takes over the map that reads its result index by index: its epilogue. Bits never
-depend on any of this.
+A block is read backwards, so that all readers of a value are known when it is met. Values are stored when they must be
+(an anchor's result, a function's result, what a loop takes or yields) or when evaluating them anew for every reader
+would cost more than a trip through memory. A stored value joins the cluster that reads it at its own index if no cycle
+arises; otherwise it starts a cluster. An anchor takes over the map that reads its result index by index: its epilogue.
+Bits never depend on any of this.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ANCHORS = ("reduce", "contract", "special", "collective")
 ABSORBED = ("reduce_sum", "reduce_max", "reduce_min", "contract", "scatter_add")  # by the `combine` that reads them
 MAX_STORES = 16  # of one cluster: more would not fit into registers
 TRAFFIC = 2.0  # cost of storing an element, in flops; loading one is 1
-PACKING = 2.0  # a contraction evaluates an element of an operand about this often
+PACKING = 4.0  # about how often a contraction would evaluate an element of an operand
 
 
 @dataclass(eq=False)
@@ -65,15 +65,16 @@ class Use:
 
 @dataclass(eq=False)
 class Level:
-    """One block's nodes. `after[n]` are the nodes that read what `n` stores. `producer` says which node stores a value."""
+    """One block's nodes. `after[n]` are the nodes that read what `n` stores. `producer` says which node stores a
+    value."""
 
     block: Block
     nest: Nest | None = None
     parent: Level | None = None
     trips: float = 1
-    nodes: list[Node] = field(default_factory=list)
-    after: dict[Node, set[Node]] = field(default_factory=dict)
-    producer: dict[Value, Node] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list[Node])
+    after: dict[Node, set[Node]] = field(default_factory=dict[Node, set[Node]])
+    producer: dict[Value, Node] = field(default_factory=dict[Value, Node])
 
     def add(self, node: Node) -> None:
         self.nodes.append(node)
@@ -242,11 +243,16 @@ class _Fusion:
         """The `combine` cluster that is the only reader of an anchor's result, if it may compute it itself."""
         if op.name not in ABSORBED or op.result in self.must or self.single.get(op.result, 0) != 1:
             return None
-        for node in self.uses.get(op.result, {}):
-            inside = isinstance(node, Cluster) and self.level_of[node] is level
-            if inside and node.anchor is not None and node.anchor.operands[:1] == (op.result,):
-                return node if definition(node.anchor).shape == "collective" else None
-        return None
+        node = next(iter(self.uses[op.result]))
+        if (
+            len(self.uses[op.result]) > 1
+            or not isinstance(node, Cluster)
+            or self.level_of[node] is not level
+            or node.anchor is None
+        ):
+            return None
+        takes = definition(node.anchor).shape == "collective" and node.anchor.operands == (op.result,)
+        return node if takes else None
 
     def _inline_or_store(self, level: Level, op: Op, order: int) -> None:
         value = op.result

@@ -1,8 +1,9 @@
 """Memory planning: where each buffer of a program lies in a role's arena.
 
-Buffers that are never needed at the same time share memory. A position is a step in the order of execution; within a loop,
-a buffer that a single iteration both makes and uses is live between these two steps, any other one from the loop's begin
-to its end. States lie where the caller says; arguments and results keep their place for the whole program.
+Buffers that are never needed at the same time share memory. A position is a step in the order of execution; within a
+loop, a buffer that a single iteration both makes and uses is live between these two steps, any other one from the
+loop's begin to its end. States lie where the caller says; arguments and results keep their place for the whole
+program.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 Before: levels of clusters and nests (`fuse`).
 After:  buffers, kernels, exchanges, guards, repeats (`ir/schedule.py`).
 
-* A `combine` is finished by an Exchange, put off until something reads the combined value, so that several share one. What
-  a loop merely collects is exchanged once after the loop, the whole stack of it.
-* A state is overwritten in place where its old version is read at the written index alone or beforehand; otherwise the new
-  version is kept aside and copied at the end. The same goes for what a loop carries.
+* A `combine` is finished by an Exchange, put off until something reads the combined value, so that several share one.
+  What a loop merely collects is exchanged once after the loop, the whole stack of it.
+* A state is overwritten in place where its old version is read at the written index alone or beforehand; otherwise the
+  new version is kept aside and copied at the end. The same goes for what a loop carries.
 * A Guard on the losses comes before the first write to a state.
 """
 
@@ -43,6 +43,16 @@ class Stop:
 Node = Cluster | Nest | Copy | Stop
 
 
+@dataclass(frozen=True, eq=False)
+class _Body:
+    """A loop's body in order, the buffers it touches, and the combines it leaves open: kind, and in how many further
+    enclosing loops the result is stacked."""
+
+    steps: tuple[Step, ...]
+    reads: frozenset[Buffer]
+    opened: dict[Buffer, tuple[str, int]]
+
+
 @dataclass(eq=False)
 class _Graph:
     """One level's nodes and what must come before what.
@@ -57,7 +67,7 @@ class _Graph:
     after: dict[Node, set[Node]]
     readers: dict[Value, dict[Node, bool]]
     producer: dict[Value, Node]
-    bodies: dict[Nest, _Body] = field(default_factory=dict)
+    bodies: dict[Nest, _Body] = field(default_factory=dict[Nest, _Body])
 
     def add(self, node: Node) -> None:
         self.nodes.append(node)
@@ -79,16 +89,6 @@ class _Graph:
         for node in firsts:
             if node is not last:
                 self.after[node].add(last)
-
-
-@dataclass(frozen=True, eq=False)
-class _Body:
-    """A loop's body in order, the buffers it touches, and the combines it leaves open: kind, and in how many further
-    enclosing loops the result is stacked."""
-
-    steps: tuple[Step, ...]
-    reads: frozenset[Buffer]
-    opened: dict[Buffer, tuple[str, int]]
 
 
 def schedule(function: Function) -> Program:
@@ -121,7 +121,9 @@ class _Projection:
         function, block = self.fused.function, self.fused.root.block
         old: dict[str, Value] = {}
         for port, value in zip(function.arguments, block.arguments, strict=True):
-            buffer = self._buffer(port.name or port.kind, value.type, "state" if port.kind == "state" else "argument", port)
+            buffer = self._buffer(
+                port.name or port.kind, value.type, "state" if port.kind == "state" else "argument", port
+            )
             self.views[value] = View(buffer)
             self.program.arguments.append((port, buffer))
             if port.kind == "state":
@@ -132,7 +134,9 @@ class _Projection:
         for port, value in zip(function.results, block.results, strict=True):
             if port.kind == "state":
                 before = old.get(port.name)
-                buffer = self._buffer(port.name, value.type, "state", port) if before is None else self.views[before].buffer
+                buffer = (
+                    self._buffer(port.name, value.type, "state", port) if before is None else self.views[before].buffer
+                )
                 if value is not before:
                     changed.append((before, value, View(buffer)))
             else:
@@ -146,13 +150,15 @@ class _Projection:
 
     # ------------------------------------------------------------------ one level
     def _graph(self, level: Level, loops: tuple[Value, ...]) -> _Graph:
-        readers = {v: {n: u.aligned for n, u in self.fused.readers(v, level).items()} for v in level.block.arguments}
+        readers: dict[Value, dict[Node, bool]] = {
+            v: {n: u.aligned for n, u in self.fused.readers(v, level).items()} for v in level.block.arguments
+        }
         after: dict[Node, set[Node]] = {n: set(a) for n, a in level.after.items()}
         return _Graph(level, loops, list(level.nodes), after, readers, dict(level.producer))
 
     def _arrange(self, graph: _Graph, changed: list[tuple[Value | None, Value, View]], losses: list[Buffer]) -> None:
-        """Give every stored value of a level a place, then those of its loops. `changed`: (old, new, place) of values to
-        be overwritten; guarded by `losses`."""
+        """Give every stored value of a level a place, then those of its loops. `changed`: (old, new, place) of values
+        to be overwritten; guarded by `losses`."""
         nests = [n for n in graph.level.nodes if isinstance(n, Nest)]
         for nest in nests:
             self._start(graph, nest)
@@ -227,7 +233,8 @@ class _Projection:
         return value not in self.views and value in graph.level.producer
 
     def _is_nodes(self, value: Value) -> bool:
-        """Whether a value lies as subtrees until an exchange: a `combine`, or a stack of them that is only collected."""
+        """Whether a value lies as subtrees until an exchange: a `combine`, or a stack of them that is only
+        collected."""
         op = value.op
         if op is None:
             return False
@@ -252,7 +259,9 @@ class _Projection:
     def _stop(self, graph: _Graph, losses: list[Buffer]) -> Stop:
         stop = Stop(tuple(losses), len(graph.level.block.ops))
         writers = [n for n in graph.nodes if isinstance(n, Copy) and n.to.buffer in losses]
-        writers += [graph.producer[v] for v, view in self.views.items() if view.buffer in losses and v in graph.producer]
+        writers += [
+            graph.producer[v] for v, view in self.views.items() if view.buffer in losses and v in graph.producer
+        ]
         graph.add(stop)
         graph.order(writers, stop)
         return stop
@@ -273,13 +282,19 @@ class _Projection:
         for old, new, place in moves:
             readers = graph.readers.get(old, {}) if old is not None else {}
             before: list[Node] = [*readers, *([stop] if stop is not None else [])]
-            writer = graph.producer.get(new)
-            direct = isinstance(writer, Cluster) and self._free(graph, new) and not self._is_nodes(new)
-            if direct and readers.get(writer, True) and not any(graph.reaches(writer, n) for n in before if n is not writer):
+            writer = self._writer(graph, new)
+            early = writer is not None and any(graph.reaches(writer, n) for n in before if n is not writer)
+            if writer is not None and readers.get(writer, True) and not early:
                 self.views[new] = place
                 graph.order(before, writer)
             else:
                 graph.order(before, self._copy(graph, new, place))
+
+    def _writer(self, graph: _Graph, value: Value) -> Cluster | None:
+        """The kernel that makes a value, if it may store it anywhere."""
+        writer = graph.producer.get(value)
+        free = isinstance(writer, Cluster) and self._free(graph, value) and not self._is_nodes(value)
+        return writer if free and isinstance(writer, Cluster) else None
 
     # ------------------------------------------------------------------ order and steps
     def _body(self, graph: _Graph) -> _Body:

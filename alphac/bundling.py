@@ -1,0 +1,136 @@
+"""The last stage: a compiled system as a bundle on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from alphac.backends.emit import Code
+from alphac.backends.target import Target
+from alphac.ir.core import Data, Module
+from alphac.ir.passes.place import Share
+from alphac.ir.passes.plan_memory import place_states, plan_memory
+from alphac.ir.protocol import Protocol
+from alphac.ir.schedule import Program
+from alphac.ir.schedule_text import print_program
+from alphac.ir.text import print_module
+from alphac.runtime import bundle as format
+from alphac.runtime.bundle import Bundle, file_digest, record_from, write_bundle
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Everything that the stages made: `elaborated` as written, `module` as compiled, `targets` by role, `code` by target."""
+
+    elaborated: Module
+    module: Module
+    programs: Mapping[str, Program]
+    shares: tuple[Share, ...]
+    targets: tuple[str, ...]
+    protocol: Protocol
+    code: Mapping[str, Code]
+
+
+def shard_count(module: Module) -> int:
+    """Logical shards: 1 when nothing is batched."""
+    return module.grain.shards if module.grain else 1
+
+
+def write(draft: Draft, directory: Path, sources: Path) -> Bundle:
+    """Write the bundle. `sources`: the folder that data paths are relative to."""
+    module = draft.module
+    paths = {name: sources / data.path for name, data in module.data.items()}
+    files: dict[str, bytes | Path] = {
+        "ir/system.ir": print_module(draft.elaborated).encode(),
+        "ir/compiled.ir": print_module(module).encode(),
+        "ir/schedule.txt": "\n".join(print_program(p) for p in draft.programs.values()).encode(),
+        "protocol.json": json.dumps(draft.protocol.as_dict(), indent=1).encode(),
+    }
+    for name, code in draft.code.items():
+        files[f"objects/{name}.o"] = code.object()
+        files[f"kernels/{name}.py"] = kernels_text(code).encode()
+    names = {name: f"data/{name}{path.suffix}" for name, path in paths.items()}
+    files |= {names[name]: path for name, path in paths.items()}
+    classes, roles, solo = _classes(draft)
+    record = next(iter(draft.code.values())).records
+    manifest = format.Manifest(
+        system=module.system,
+        identity=system_identity(draft.elaborated, {name: file_digest(path) for name, path in paths.items()}),
+        grain=format.GrainRecord(module.grain.name, module.grain.size, module.grain.shards) if module.grain else None,
+        seed=module.seed,
+        states=tuple(
+            format.StateRecord(s.name, s.type.dtype.name, s.type.shape, s.kind) for s in module.states.values()
+        ),
+        data={name: _data(data, names[name]) for name, data in module.data.items()},
+        training=_training(module),
+        evaluations=tuple(format.EvaluationRecord(e.name, e.data, e.split) for e in module.evaluations.values()),
+        programs={name: record_from(format.ProgramRecord, record[name]) for name in draft.programs},
+        classes=tuple(classes),
+        roles=tuple(roles),
+        solo=solo,
+    )
+    return write_bundle(directory, manifest, files)
+
+
+def system_identity(module: Module, digests: Mapping[str, str]) -> str:
+    """sha256 of what shapes learning: the elaborated IR (source and overrides) and the data's digests."""
+    files = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
+    return hashlib.sha256(f"{print_module(module, spans=False)}\n{files}".encode()).hexdigest()
+
+
+def kernels_text(code: Code) -> str:
+    """The source of every kernel for one target."""
+    return f"# {code.target.name}\n\n" + "\n\n".join(s.source.rstrip() for s in code.sources.values()) + "\n"
+
+
+def _classes(draft: Draft) -> tuple[list[format.ClassRecord], list[format.RoleRecord], int]:
+    """Role classes (equal share and target), the roles in them, and the class that owns every shard."""
+    keys: dict[tuple[int, str], int] = {}
+    classes: list[format.ClassRecord] = []
+
+    def class_of(shards: int, name: str) -> int:
+        if (shards, name) not in keys:
+            keys[shards, name] = len(classes)
+            classes.append(_class(draft, shards, draft.code[name].target))
+        return keys[shards, name]
+
+    roles = [
+        format.RoleRecord(k, class_of(share.shards, name), share.first, share.shards)
+        for k, (share, name) in enumerate(zip(draft.shares, draft.targets, strict=True))
+    ]
+    return classes, roles, class_of(shard_count(draft.module), draft.targets[0])
+
+
+def _class(draft: Draft, shards: int, target: Target) -> format.ClassRecord:
+    states, base = place_states(draft.programs.values(), shards)
+    plans = {name: plan_memory(program, shards, states, base) for name, program in draft.programs.items()}
+    return format.ClassRecord(
+        shards=shards,
+        target=target.name,
+        object=f"objects/{target.name}.o",
+        arena=max([base, *(plan.arena for plan in plans.values())]),
+        scratch=draft.code[target.name].scratch,
+        plans={name: format.ProgramPlan(plan.offsets) for name, plan in plans.items()},
+        features=target.needs,
+    )
+
+
+def _data(data: Data, path: str) -> format.DataRecord:
+    fields: dict[str, Any] = {
+        name: getattr(data, name)
+        for name in ("name", "format", "held_out", "stratified_by", "split_seed", "split_kind", "shuffle_seed")
+    }
+    columns = tuple(
+        format.ColumnRecord(c.name, c.source, c.type.dtype.name, c.type.shape, c.window, c.stride, c.offset)
+        for c in data.columns
+    )
+    return format.DataRecord(path=path, columns=columns, **fields)
+
+
+def _training(module: Module) -> format.TrainingRecord | None:
+    t = module.training
+    return t and format.TrainingRecord(t.data, t.epochs, t.steps, t.checkpoint_epochs, t.checkpoint_steps)

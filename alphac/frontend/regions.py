@@ -1,0 +1,80 @@
+"""Regions as functions of their own (for predict), and what they ask for by name."""
+
+from __future__ import annotations
+
+from alphac.diagnostics import fail, nearest
+from alphac.frontend import tree
+from alphac.frontend.bodies import call_region
+from alphac.frontend.expressions import evaluate
+from alphac.frontend.scope import Context
+from alphac.frontend.system import System
+from alphac.frontend.values import is_known, number
+from alphac.ir.core import Function, Port, RegionContract
+from alphac.ir.typesys import LANGUAGE_DTYPES
+
+REQUIREMENTS = ("matrix", "atomics", "scan", "f64", "bf16")
+
+
+def elaborate_region(system: System, node: tree.Region) -> tuple[Function | None, set[str]]:
+    """The function `region.NAME`, None if not all inputs have the grain's axis; and the states that it reads."""
+    contract = _contract(system, node)
+    if contract != RegionContract():
+        system.regions[node.name] = contract
+    context = Context(system, f"region.{node.name}")
+    inputs: dict[str, Port] = {}
+    given = {}
+    batched = True
+    for parameter in node.parameters:
+        if parameter.type is None or parameter.rest:
+            help = f"write `{parameter.name}: f32[batch, …]`"
+            raise fail("E114", f"input `{parameter.name}` of region `{node.name}` has no type", parameter.span, help)
+        type = system.type(parameter.type, system.scope, context)
+        batched = batched and type.grain is not None
+        inputs[parameter.name] = Port("input", parameter.name)
+        given[parameter.name] = context.argument(inputs[parameter.name], type)
+    values = call_region(context, node, given, node.span)
+    if not batched or not inputs:
+        return None, context.reading
+    values = values if isinstance(values, tuple) else (values,)
+    names = [name or node.name for name, _ in node.results]
+    results = [(Port("output", n), v) for n, v in zip(names, values, strict=True)]
+    return context.function(results, tuple(inputs.values())), context.reading
+
+
+def _contract(system: System, node: tree.Region) -> RegionContract:
+    """`numeric fast(tolerance = 1e-2) requires matrix(bf16)`."""
+    mode, tolerance = "exact", 0.0
+    context = Context(system, "contract")
+    if node.numeric is not None:
+        mode = node.numeric.mode
+        if mode not in ("exact", "fast"):
+            near = nearest(mode, ("exact", "fast"))
+            help = f"did you mean `{near}`?" if near else "there are `exact` and `fast`"
+            raise fail("E140", f"`{mode}` is no numeric mode", node.numeric.span, help)
+        for argument in node.numeric.arguments:
+            value = evaluate(context, argument.value, system.scope)
+            if argument.name != "tolerance" or not is_known(value) or not 0 < number(value) < 1:
+                raise fail("E140", "`numeric fast` takes a tolerance", argument.span, "write `fast(tolerance = 1e-2)`")
+            tolerance = float(number(value))
+        if (mode == "fast") != (tolerance > 0):
+            help = "write `numeric fast(tolerance = 1e-2)`" if mode == "fast" else "exact has no tolerance"
+            raise fail("E140", f"`numeric {mode}` and its tolerance do not fit", node.numeric.span, help)
+    return RegionContract(mode, tolerance, tuple(_requirement(r) for r in node.requires))
+
+
+def _requirement(node: tree.Expression) -> str:
+    """A capability as written: `scan`, `matrix(bf16)`."""
+    name, inner = node, ""
+    if isinstance(node, tree.Call):
+        name = node.callee
+        if len(node.arguments) != 1 or not isinstance(node.arguments[0].value, tree.Name):
+            raise fail("E140", "a capability takes one element type", node.span, "write `matrix(bf16)`")
+        inner = node.arguments[0].value.id
+        if inner not in LANGUAGE_DTYPES:
+            raise fail("E115", f"`{inner}` is no element type", node.span, f"there are {', '.join(LANGUAGE_DTYPES)}")
+    if not isinstance(name, tree.Name) or name.id not in REQUIREMENTS:
+        text = name.id if isinstance(name, tree.Name) else "this"
+        near = nearest(text, REQUIREMENTS)
+        help = f"did you mean `{near}`?" if near else f"there are {', '.join(REQUIREMENTS)}"
+        raise fail("E140", f"`{text}` is no capability", node.span, help)
+    return f"{name.id}({inner})" if inner else name.id

@@ -1,0 +1,58 @@
+"""What a bundle holds, as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from alphac.ir.passes.place import Share
+from alphac.ir.protocol import Protocol, Reduced, Scope
+from alphac.runtime.bundle import Bundle, ClassRecord, Withheld, read_bundle
+
+
+def describe(path: Path, role: int | None = None) -> str:
+    """A bundle's parts, or one role's plan and local protocol. Raises RuntimeFault for a bundle that is refused."""
+    bundle = read_bundle(path)
+    return "\n".join(_role(bundle, role) if role is not None else _whole(bundle))
+
+
+def _whole(bundle: Bundle) -> Iterator[str]:
+    m = bundle.manifest
+    yield f"system    {m.system}  identity {m.identity[:16]}"
+    yield f"bundle    {m.bundle[:16]}"
+    if m.grain:
+        yield f"grain     {m.grain.shards} shards of {m.grain.rows} {m.grain.name} each"
+    for s in m.states:
+        yield f"{s.kind:<9} {s.name}: {s.dtype}{list(s.shape)}"
+    for d in m.data.values():
+        columns = ", ".join(f"{c.name} {c.dtype}{list(c.shape)}" for c in d.columns)
+        yield f"data      {d.name}: {columns}  ({d.path})"
+    for name, p in m.programs.items():
+        segments = sum(s.kind == "segment" for s in p.steps)
+        kernels = len({k.symbol for s in p.steps for k in s.kernels})
+        exchanges = sum(s.kind == "exchange" for s in p.steps)
+        yield f"program   {name}: {segments} segments, {kernels} kernels, {exchanges} exchanges"
+    for i, c in enumerate(m.classes):
+        if isinstance(c, ClassRecord):
+            yield f"class {i}   {c.shards} shards, {c.target}, arena {_size(c.arena)}, scratch {_size(c.scratch)} per thread"
+    for r in m.roles:
+        if not isinstance(r, Withheld):
+            yield f"role {r.role:<4} class {r.role_class}, shards {r.first} to {r.first + r.shards - 1}"
+
+
+def _role(bundle: Bundle, number: int) -> Iterator[str]:
+    role = bundle.role(number)
+    record = bundle.class_of(role.role_class)
+    yield f"role {number}: shards {role.first} to {role.first + role.shards - 1}, {record.target}, arena {_size(record.arena)}"
+    content = json.loads(bundle.read("protocol.json"))
+    scopes = tuple(
+        Scope(s["program"], s["number"], s["rounds"], tuple(Reduced(**v) for v in s["values"]), tuple(s["sends"]))
+        for s in content["scopes"]
+    )
+    protocol = Protocol(content["shards"], tuple(Share(**s) for s in content["shares"]), scopes)
+    yield json.dumps(protocol.project(number), indent=1)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1024:.1f} KiB" if count < 1 << 20 else f"{count / (1 << 20):.1f} MiB"

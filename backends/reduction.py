@@ -1,0 +1,429 @@
+"""Reductions and combines in the canonical order (design §3).
+
+A leaf of 1,024 elements runs in 16 strided lanes, lanes fold in halves, leaves merge as in a binary counter:
+
+    part[d] = lanes_add(leaf, 0, n)          where the reduced axis is innermost: a vector holds 16 elements of it
+    lane[16 * …] = lane[…] + x               else: a vector holds elements that are kept, each with its 16 lanes in scratch
+
+A `combine` pushes each shard's partial onto a stack in its buffer of nodes and merges the two topmost as often as the
+table `merges` says, so that what is left are the maximal aligned subtrees of the shards that this role owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from alphac.backends.evaluation import Array, Frame, Index, physical, size
+from alphac.backends.indexing import Affine, number, symbol, unflatten
+from alphac.backends.printer import Handle
+from alphac.ir.core import Op
+from alphac.ir.ops.define import definition
+from alphac.ir.ops.reduce import reduced_axes
+from alphac.ir.schedule import View
+from alphac.ir.typesys import BF16, F32, I64, SHARD, Dim, DType
+
+LEAF = 1024
+LANES = 16
+TILES = (128, 64, 32, 16)  # kept elements that are reduced together
+Emit = Callable[[Index, Handle], None]
+
+
+class Partials(Protocol):
+    """What a combine puts together, or a kernel stores: results of one shard, task by task.
+
+    tasks   axes of the tasks; with `shard` (first) unless a combine runs over the shards inside each task
+    weight  work of one task, in elements of a plain map
+    """
+
+    tasks: list[Dim]
+    weight: int
+
+    def run(self, task: Index, shard: Affine | None, emit: Emit) -> None:
+        """Compute a task's results and give each, with its index, to `emit`."""
+        ...
+
+    def each(self, task: Index, body: Callable[[Index], None]) -> None:
+        """Run `body` for the index of every result of a task."""
+        ...
+
+
+def emit_reduce(frame: Frame, op: Op) -> None:
+    """The kernel of a reduction that no combine takes over."""
+    store_partials(frame, op, reduction(frame, op, combined=False))
+
+
+def store_partials(frame: Frame, op: Op, partials: Partials) -> None:
+    """Run all tasks; their results are the anchor's, from which the stored values are made."""
+
+    def finish(index: Index, result: Handle) -> None:
+        frame.results[op.result] = lambda _: result
+        frame.store_all(index)
+
+    frame.tasks(partials.tasks, partials.weight, lambda task: partials.run(task, task.get(SHARD), finish))
+
+
+def emit_combine(frame: Frame, op: Op, inner: Op | None) -> None:
+    """The kernel of a combine whose operand is read, or made by a reduction or a special op."""
+    from alphac.backends.special import scatter
+
+    if inner is None:
+        combine_partials(frame, op, _Read(frame, op))
+    elif definition(inner).shape == "reduce":
+        combine_partials(frame, op, reduction(frame, inner, combined=True))
+    else:
+        combine_partials(frame, op, scatter(frame, inner, combined=True))
+
+
+def combine_partials(frame: Frame, op: Op, partials: Partials) -> None:
+    """Push every owned shard's results onto the nodes' stack, and merge."""
+    nodes = Nodes(frame, op)
+
+    def task_(task: Index) -> None:
+        nodes.clear()
+        with frame.loop("s", frame.first, frame.first + frame.shards, 1 << 31) as shard:
+            push = nodes.top_place()
+            partials.run(task, shard, lambda index, result: nodes.store(push, index, result))
+            with frame.source.block(f"for _ in range(merge[{frame.source.index(shard - frame.first)}]):"):
+                place = nodes.pop()
+                partials.each(task, lambda index: nodes.merge(place, index))
+            nodes.grow()
+
+    frame.tasks(partials.tasks, partials.weight * 4, task_)
+
+
+class Nodes:
+    """The stack of subtrees in the buffer of a combine's result: `top` slots of it are full."""
+
+    def __init__(self, frame: Frame, op: Op) -> None:
+        (self.value, self.view), *more = frame.kernel.stores
+        assert self.value is op.result and not more, "a combine's result is complete only after its exchange"
+        self.frame, self.op = frame, op
+        self.name = frame.names[id(self.view.buffer)]
+        self.slot = self.view.buffer.fixed
+        self.dtype = self.value.type.dtype
+
+    def clear(self) -> None:
+        self.frame.source.line("top = 0")
+
+    def top_place(self) -> Affine:
+        """Where slot `top` starts."""
+        source = self.frame.source
+        name = source.name("n")
+        source.line(f"{name} = {self.slot} * top")
+        return symbol(name, source.level, 0, 1 << 40)
+
+    def pop(self) -> Affine:
+        """One slot less; where the slot begins that takes the sum of the two topmost."""
+        self.frame.source.line("top -= 1")
+        name = self.frame.source.name("n")
+        self.frame.source.line(f"{name} = {self.slot} * top")
+        return symbol(name, self.frame.source.level, 0, 1 << 40)
+
+    def grow(self) -> None:
+        self.frame.source.line("top += 1")
+
+    def store(self, place: Affine, index: Index, value: Handle) -> None:
+        """Store into the slot that begins at `place`."""
+        self.frame.store(self.name, self.dtype, place + self.frame.flat(self.view, index), value)
+
+    def merge(self, place: Affine, index: Index) -> None:
+        """One element of the slot at `place` becomes its sum with that of the next slot."""
+        frame = self.frame
+        at = place + frame.flat(self.view, index)
+        left, right = (frame.element(self.name, self.dtype, i) for i in (at, at + self.slot))
+        self.frame.store(self.name, self.dtype, at, joined(frame, self.op, left, right))
+
+
+def joined(frame: Frame, op: Op, x: Handle, y: Handle) -> Handle:
+    """Two elements combined as the op does; bf16 is rounded."""
+    body, narrow = definition(op).body, x.dtype == BF16
+    assert body is not None
+    result = body(frame.k, *(frame.k.cast(v, F32) if narrow else v for v in (x, y)))
+    return frame.k.cast(result, BF16) if narrow else result
+
+
+class _Read:
+    """Partials that lie in memory."""
+
+    def __init__(self, frame: Frame, op: Op) -> None:
+        self.frame, self.value = frame, op.operands[0]
+        self.axes = physical(op.result.type)
+        total = size(self.axes)
+        self.tile = min(total, 1024)
+        self.tasks = [Dim("tile", -(-total // self.tile))]
+        self.weight = self.tile * self.value.type.dim(SHARD).size
+
+    def run(self, task: Index, shard: Affine | None, emit: Emit) -> None:
+        assert shard is not None
+        self.each(task, lambda index: emit(index, self.frame.value(self.value, {**index, SHARD: shard})))
+
+    def each(self, task: Index, body: Callable[[Index], None]) -> None:
+        total = size(self.axes)
+        low = task["tile"] * self.tile
+        high = bounded(self.frame, low + self.tile, total)
+        if not self.axes:
+            body({})
+            return
+        self.frame.flat_loop(self.axes, low, high, lambda index, _: body(index))
+
+
+def bounded(frame: Frame, form: Affine, limit: int) -> Affine:
+    """min(form, limit), as a variable unless it is known which."""
+    return frame.k.affine(frame.k.minimum(frame.k.from_affine(form), frame.k.const(limit, I64)))
+
+
+# ---------------------------------------------------------------------- reductions
+def reduction(frame: Frame, op: Op, combined: bool) -> Partials:
+    """The results of a reduction, by the form that suits how its operand lies in memory."""
+    common = _Common(frame, op, combined)
+    last = physical(op.operands[0].type)[-1]
+    return _Rows(common) if last.name in {d.name for d in reduced_axes(op)} else _Columns(common)
+
+
+class _Common:
+    """What both forms share. `count` elements are reduced to one; `axes` are those of the result (without `shard` if a
+    combine runs over the shards)."""
+
+    def __init__(self, frame: Frame, op: Op, combined: bool) -> None:
+        self.frame, self.op = frame, op
+        (self.operand,) = op.operands
+        dtype = self.operand.type.dtype
+        self.accumulator: DType = F32 if dtype == BF16 else dtype
+        self.reduced = reduced_axes(op)
+        self.grain = next((d for d in self.reduced if d.shards), None)
+        if self.grain is not None:  # a shard's own rows
+            self.reduced[0] = Dim(self.grain.name, self.grain.size // self.grain.shards)
+        self.count = size(self.reduced)
+        self.leaves = -(-self.count // LEAF)
+        self.axes = [d for d in physical(op.result.type) if not (combined and d.name == SHARD)]
+        kind = _Kind()
+        assert definition(op).body is not None
+        self.kind = definition(op).body(kind, None, None)
+
+    def combine(self, x: Handle, y: Handle) -> Handle:
+        body = definition(self.op).body
+        assert body is not None
+        return body(self.frame.k, x, y)
+
+    def identity(self) -> Handle:
+        identity = definition(self.op).identity
+        assert identity is not None
+        return identity(self.frame.k, self.accumulator)
+
+    def rounded(self, x: Handle) -> Handle:
+        return self.frame.k.cast(x, self.op.result.type.dtype)
+
+    def element(self, kept: Index, reduced: Index, shard: Affine | None) -> Handle:
+        """An element of the operand, in the accumulator's dtype."""
+        return self.frame.k.cast(self.frame.value(self.operand, self.index(kept, reduced, shard)), self.accumulator)
+
+    def index(self, kept: Index, reduced: Index, shard: Affine | None) -> dict[str, Affine]:
+        """The operand's index; the grain's axis, if reduced, counts within `shard`."""
+        index = {**kept, **reduced}
+        if self.grain is not None:
+            assert shard is not None
+            index[self.grain.name] = shard * (self.grain.size // self.grain.shards) + index[self.grain.name]
+            index.pop(SHARD, None)
+        return index
+
+    def each_leaf(self, leaf: Callable[[Affine, Affine], None], merge: Callable[[Affine], None]) -> None:
+        """Run `leaf(first element, slot)` for every leaf, then `merge(slot)` as often as the tree says: the slot takes its
+        sum with the next. The last sum is in slot 0."""
+        frame = self.frame
+        if self.leaves == 1:
+            leaf(number(0), number(0))
+            return
+        source = frame.source
+        depth = source.name("d")
+        source.line(f"{depth} = 0")
+        with frame.loop("l", number(0), number(self.leaves), self.leaves) as i:
+            here = source.name("n")
+            source.line(f"{here} = {depth}")
+            leaf(i * LEAF, symbol(here, source.level, 0, 64))
+            with source.block(f"for _ in range(merges_after({source.index(i)}, {self.leaves})):"):
+                source.line(f"{depth} -= 1")
+                below = source.name("n")
+                source.line(f"{below} = {depth}")
+                merge(symbol(below, source.level, 0, 64))
+            source.line(f"{depth} += 1")
+
+    def slots(self) -> int:
+        """How many partial sums of leaves there may be at a time."""
+        return self.leaves.bit_length() + 1 if self.leaves > 1 else 0
+
+    def leaf_size(self, first: Affine) -> Affine:
+        """Elements of the leaf that begins at `first`."""
+        if self.leaves == 1:
+            return number(self.count)
+        return bounded(self.frame, number(self.count) - first, LEAF) if self.count % LEAF else number(LEAF)
+
+
+class _Kind:
+    """Stands for Scalars and tells which of its operations a reduction is made of."""
+
+    def __getattr__(self, name: str) -> Callable[[Any, Any], str]:
+        return lambda x, y: name
+
+
+@dataclass
+class _Rows:
+    """The innermost axis is reduced: results one by one."""
+
+    common: _Common
+
+    def __post_init__(self) -> None:
+        self.frame = self.common.frame
+        self.tasks = self.common.axes
+        self.weight = self.common.count
+        self.leaf: Array | None = None
+        self.parts: Array | None = None
+
+    def each(self, task: Index, body: Callable[[Index], None]) -> None:
+        body(task)
+
+    def run(self, task: Index, shard: Affine | None, emit: Emit) -> None:
+        common, frame = self.common, self.frame
+        if common.leaves > 1 and self.parts is None:
+            self.parts = frame.array("part", common.accumulator, common.slots())
+        total: list[Handle] = []
+
+        def leaf(first: Affine, slot: Affine) -> None:
+            size_ = common.leaf_size(first)
+            memory, start = self._elements(task, shard, first, size_)
+            text = f"lanes_{common.kind}({memory}, {frame.source.index(start)}, {frame.source.index(size_)})"
+            name = frame.source.name("t")
+            frame.source.line(f"{name} = {text}")
+            total.append(Handle(common.accumulator, name, frame.source.level))
+            if self.parts is not None:
+                frame.put(self.parts, slot, total[-1])
+
+        def merge(slot: Affine) -> None:
+            assert self.parts is not None
+            left, right = (frame.scratch_element(self.parts, i) for i in (slot, slot + 1))
+            frame.put(self.parts, slot, common.combine(left, right))
+
+        common.each_leaf(leaf, merge)
+        result = total[-1] if self.parts is None else frame.scratch_element(self.parts, number(0))
+        emit(task, common.rounded(result))
+
+    def _elements(self, task: Index, shard: Affine | None, first: Affine, count: Affine) -> tuple[str, Affine]:
+        """Memory that holds a leaf's elements side by side, and where they begin: the operand's own, or scratch."""
+        common, frame = self.common, self.frame
+        axes = common.reduced
+        inner = symbol("r0", frame.source.level + 1, 0, common.count - 1)
+        sizes = [d.size for d in axes]
+        index = dict(zip((d.name for d in axes), unflatten(inner, sizes), strict=True))
+        place = frame.place(common.operand, common.index(task, index, shard))
+        if place is not None and common.accumulator == common.operand.type.dtype:
+            view, flat = place
+            start = flat - inner
+            if flat.coefficient(next(iter(inner.symbols()))) == 1 and not _mentions(start, inner):
+                return frame.names[id(view.buffer)], start + first
+        if self.leaf is None:
+            self.leaf = frame.array("leaf", common.accumulator, min(LEAF, common.count))
+        array = self.leaf
+
+        def fill(index: Index, flat: Affine) -> None:
+            frame.put(array, flat - first, common.element(task, index, shard))
+
+        frame.flat_loop(axes, first, first + count, fill)
+        return array.name, number(0)
+
+
+def _mentions(form: Affine, variable: Affine) -> bool:
+    return bool(form.symbols() & variable.symbols())
+
+
+@dataclass
+class _Columns:
+    """The innermost axes are kept: a tile of their elements together, every one with its own lanes."""
+
+    common: _Common
+
+    def __post_init__(self) -> None:
+        common = self.common
+        self.frame = common.frame
+        reduced = {d.name for d in common.reduced}
+        order = physical(common.operand.type)
+        last = max(i for i, d in enumerate(order) if d.name in reduced)
+        self.inner = order[last + 1 :]
+        self.outer = [d for d in common.axes if d not in self.inner]
+        width = size(self.inner)
+        self.width = width
+        self.tile = next((t for t in TILES if size(self.outer) * width // t >= 8), TILES[-1])
+        if width <= max(self.tile, 48):
+            self.tile = width
+        self.tasks = [*self.outer, Dim("tile", -(-width // self.tile))]
+        self.weight = common.count * self.tile
+        self.used = min(LANES, common.count)
+        self.lanes: Array | None = None
+        self.parts: Array | None = None
+
+    def _columns(self, task: Index, body: Callable[[Index, Affine], None]) -> None:
+        """Run `body(index, column)` for the kept elements of a tile."""
+        frame = self.frame
+        low = task["tile"] * self.tile
+        outer = {d.name: task[d.name] for d in self.outer}
+        exact = self.width % self.tile == 0
+        count = number(self.tile) if exact else bounded(frame, number(self.width) - low, self.tile)
+        with frame.loop("j", number(0), count, self.tile) as j:
+            inner = unflatten(low + j, [d.size for d in self.inner])
+            body({**outer, **dict(zip((d.name for d in self.inner), inner, strict=True))}, j)
+
+    def each(self, task: Index, body: Callable[[Index], None]) -> None:
+        self._columns(task, lambda index, _: body(index))
+
+    def run(self, task: Index, shard: Affine | None, emit: Emit) -> None:
+        common, frame = self.common, self.frame
+        if self.lanes is None:
+            self.lanes = frame.array("lane", common.accumulator, self.used * self.tile)
+        if common.leaves > 1 and self.parts is None:
+            self.parts = frame.array("part", common.accumulator, common.slots() * self.tile)
+        lanes, parts = self.lanes, self.parts
+
+        def leaf(first: Affine, slot: Affine) -> None:
+            self._leaf(task, shard, first, lanes)
+            if parts is not None:
+                with frame.loop("j", number(0), number(self.tile), self.tile) as j:
+                    frame.put(parts, slot * self.tile + j, frame.scratch_element(lanes, j))
+
+        def merge(slot: Affine) -> None:
+            assert parts is not None
+            with frame.loop("j", number(0), number(self.tile), self.tile) as j:
+                at = slot * self.tile + j
+                left, right = frame.scratch_element(parts, at), frame.scratch_element(parts, at + self.tile)
+                frame.put(parts, at, common.combine(left, right))
+
+        common.each_leaf(leaf, merge)
+        sums = lanes if parts is None else parts
+        self._columns(task, lambda index, j: emit(index, common.rounded(frame.scratch_element(sums, j))))
+
+    def _leaf(self, task: Index, shard: Affine | None, first: Affine, lanes: Array) -> None:
+        common, frame, tile = self.common, self.frame, self.tile
+        with frame.loop("e", number(0), number(self.used * tile), self.used * tile) as e:
+            frame.put(lanes, e, common.identity())
+        with frame.loop("r", first, first + common.leaf_size(first), common.count) as r:
+            reduced = dict(zip((d.name for d in common.reduced), unflatten(r, [d.size for d in common.reduced]), strict=True))
+            lane = (r % LANES) * tile
+
+            def add(index: Index, j: Affine) -> None:
+                element = common.element(index, reduced, shard)
+                frame.put(lanes, lane + j, common.combine(frame.scratch_element(lanes, lane + j), element))
+
+            self._columns(task, add)
+        # A lane that no element went to holds the identity: merging it would change nothing.
+        half = LANES // 2
+        while half:
+            count = min(half, self.used - half) * tile
+            if count > 0:
+                with frame.loop("e", number(0), number(count), count) as e:
+                    pair = frame.scratch_element(lanes, e), frame.scratch_element(lanes, e + half * tile)
+                    frame.put(lanes, e, common.combine(*pair))
+            half //= 2
+
+
+def nodes_view(frame: Frame) -> View:
+    """Where a combine's result lies."""
+    return frame.kernel.stores[0][1]

@@ -1,0 +1,90 @@
+"""A role's memory: one anonymous mapping, and the views and tables over it."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import numpy.typing as npt
+
+from alphac.runtime.errors import OutOfMemory
+from alphac.runtime.records import BufferRecord, ClassRecord, Manifest
+from alphac.runtime.tree import merges, subtrees
+
+ALIGNMENT = 64
+HUGE = 4 << 20  # from this size on, huge pages are asked for
+STORAGE = {
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "bf16": np.dtype(np.uint16),
+    "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
+    "u8": np.dtype(np.uint8),
+    "bool": np.dtype(np.bool_),
+}
+TABLE = 16  # entries of a program's table before its buffers
+BARRIER_BYTES = 128
+TEAM_BYTES = 384
+Array = npt.NDArray[np.generic]
+
+
+class Arena:
+    """Values, scratch, tables and the threads' meeting points of one role, in one mapping.
+
+    `nodes` is how many maximal aligned subtrees the role's shards make. Memory starts as zeros.
+    """
+
+    def __init__(self, manifest: Manifest, record: ClassRecord, first: int, threads: int) -> None:
+        self.shards, self.first, self.threads = record.shards, first, threads
+        self.nodes = len(subtrees(manifest.shards, first, record.shards))
+        self.scratch_bytes = _aligned(record.scratch)
+        parts = {
+            "arena": record.arena,
+            "scratch": self.scratch_bytes * threads,
+            "barrier": BARRIER_BYTES,
+            "team": TEAM_BYTES,
+            "merges": 8 * record.shards,
+            **{name: 8 * (TABLE + len(p.buffers)) for name, p in manifest.programs.items()},
+        }
+        self._places: dict[str, int] = {}
+        size = 0
+        for name, extent in parts.items():
+            self._places[name] = size
+            size += _aligned(extent)
+        self.bytes = size
+        self._memory = _map(size)
+        self.base = int(np.frombuffer(self._memory, np.uint8).__array_interface__["data"][0])
+        self.integers("merges", record.shards)[:] = merges(manifest.shards, first, record.shards)
+
+    def address(self, part: str) -> int:
+        """Where a part begins."""
+        return self.base + self._places[part]
+
+    def integers(self, part: str, count: int) -> npt.NDArray[np.int64]:
+        """A part as i64s."""
+        return np.ndarray((count,), np.int64, self._memory, self._places[part])
+
+    def view(self, buffer: BufferRecord, offset: int) -> Array:
+        """A buffer's owned part: a buffer that grows has all owned rows, one of role `nodes` a leading axis of subtrees."""
+        shape = buffer.shape
+        if buffer.grows:
+            shape = (shape[0] * self.shards, *shape[1:])
+        if buffer.role == "nodes":
+            shape = (self.nodes, *shape)
+        return np.ndarray(shape, STORAGE[buffer.dtype], self._memory, self._places["arena"] + offset)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _map(size: int) -> mmap.mmap:
+    try:
+        memory = mmap.mmap(-1, max(size, mmap.PAGESIZE))
+    except (OSError, OverflowError, ValueError, MemoryError):
+        raise OutOfMemory(
+            f"this host cannot give {size:,} bytes", help="use more roles, so that each owns fewer shards"
+        ) from None
+    if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory

@@ -1,0 +1,77 @@
+"""CPU code: a relocatable object is linked into this process by LLVM, through llvmlite alone."""
+
+from __future__ import annotations
+
+import platform
+import struct
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from alphac.runtime.errors import KernelFailed
+
+MACHINES = {"x86_64": 62, "aarch64": 183}  # ELF's e_machine
+_ready = False
+
+
+class CpuLibrary:
+    """An object linked into this process. Its code lives as long as this does."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def address(self, symbol: str) -> int:
+        """Where a function lies. Raises KernelFailed if there is no such symbol."""
+        found = int(self._engine.get_function_address(symbol))
+        if not found:
+            raise KernelFailed(f"the object has no function `{symbol}`", help="the bundle is damaged: compile again")
+        return found
+
+
+def load(code: bytes, features: Iterable[str], name: str) -> CpuLibrary:
+    """Link an object. `features` are what the processor must have; `name` is for messages.
+
+    Raises KernelFailed if this host cannot run it: another architecture, missing features, a damaged object."""
+    refuse_foreign(code, name)
+    from llvmlite import binding as llvm
+
+    global _ready
+    if not _ready:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        _ready = True
+    wanted = list(features)
+    if wanted:
+        has = llvm.get_host_cpu_features()
+        missing = [feature for feature in wanted if not has.get(feature)]
+        if missing:
+            raise KernelFailed(
+                f"{name} needs a processor with {', '.join(missing)}", help="compile for this host's target"
+            )
+    module = llvm.parse_assembly("")
+    machine = llvm.Target.from_default_triple().create_target_machine(jit=True, codemodel="small")
+    engine = llvm.create_mcjit_compiler(module, machine)
+    try:
+        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        engine.finalize_object()
+    except RuntimeError as error:
+        raise KernelFailed(f"{name} cannot be linked: {error}") from None
+    return CpuLibrary(engine)
+
+
+def refuse_foreign(code: bytes, name: str) -> None:
+    """Raise KernelFailed for an object of another system: LLVM would end the process."""
+    if not sys.platform.startswith("linux"):
+        return
+    expected = MACHINES.get(platform.machine())
+    if len(code) < 64 or code[:4] != b"\x7fELF" or code[4] != 2:
+        raise KernelFailed(f"{name} is no 64-bit ELF object")
+    kind, machine = struct.unpack_from("<HH", code, 16)
+    if kind != 1:
+        raise KernelFailed(f"{name} is no relocatable object")
+    if expected is not None and machine != expected:
+        known = {number: text for text, number in MACHINES.items()}
+        raise KernelFailed(
+            f"{name} is for {known.get(machine, f'machine {machine}')}, this host is {platform.machine()}",
+            help="compile for this host's target",
+        )

@@ -1,0 +1,156 @@
+"""Executes a role's programs: one native call per segment, exchanges in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from alphac.runtime.arena import BARRIER_BYTES, TABLE, Arena, Array
+from alphac.runtime.bundle import Bundle
+from alphac.runtime.devices import Library
+from alphac.runtime.records import ClassRecord, PortRecord, ProgramRecord, StepRecord
+from alphac.runtime.team import Team, libc_function
+
+LOOPS = 8  # first entry of a table for the indices of loops that the runtime runs
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """One exchange: `scope` is its number in the bundle; of each value, `nodes` holds the role's subtrees along its first
+    axis, and takes the result in its first place."""
+
+    scope: int
+    dtypes: tuple[str, ...]
+    kinds: tuple[str, ...]
+    nodes: tuple[Array, ...]
+
+
+Exchange = Callable[[Exchanged], None]
+
+
+class Program:
+    """A program placed in an arena: its views, its table, and its steps ready to run."""
+
+    def __init__(self, record: ProgramRecord, arena: Arena, offsets: Sequence[int], library: Library, scope: int) -> None:
+        self.record, self.name = record, record.name
+        self.views = [arena.view(b, o) for b, o in zip(record.buffers, offsets, strict=True)]
+        self.table = arena.integers(record.name, TABLE + len(offsets))
+        self.address = arena.address(record.name)
+        self.table[:7] = (
+            arena.shards,
+            arena.first,
+            arena.address("merges"),
+            arena.address("scratch"),
+            arena.scratch_bytes,
+            arena.address("barrier"),
+            libc_function("sched_yield"),
+        )
+        self.table[TABLE:] = [arena.address("arena") + offset for offset in offsets]
+        self.scopes = scope
+        self.steps = tuple(self._prepare(step, library) for step in record.steps)
+
+    def _prepare(self, step: StepRecord, library: Library) -> Segment | Exchanged | Loop:
+        if step.kind == "segment":
+            return Segment(library.address(step.symbol), step)
+        if step.kind == "repeat":
+            indices = range(step.count - 1, -1, -1) if step.reverse else range(step.count)
+            return Loop(indices, LOOPS + step.index, tuple(self._prepare(s, library) for s in step.steps))
+        self.scopes += 1
+        dtypes = tuple(self.record.buffers[b].dtype for b in step.buffers)
+        return Exchanged(self.scopes - 1, dtypes, step.kinds, tuple(self.views[b] for b in step.buffers))
+
+    def arguments(self, kind: str) -> list[tuple[PortRecord, Array]]:
+        """The arguments of a kind, with their buffers."""
+        return [(p, self.views[p.buffer]) for p in self.record.arguments if p.kind == kind]
+
+    def results(self, kind: str) -> list[tuple[PortRecord, Array]]:
+        """The results of a kind, with their values: of combined ones, the root."""
+        return [(p, self.value(p.buffer)) for p in self.record.results if p.kind == kind]
+
+    def value(self, buffer: int) -> Array:
+        """A buffer's value; of one of role `nodes`, the root."""
+        view = self.views[buffer]
+        return view[0] if self.record.buffers[buffer].role == "nodes" else view
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment's address, and its record for replay."""
+
+    function: int
+    record: StepRecord
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop that the runtime runs: its index goes into the table's `entry`."""
+
+    indices: range
+    entry: int
+    steps: tuple[Segment | Exchanged | Loop, ...]
+
+
+Step = Segment | Exchanged | Loop
+
+
+class Executor:
+    """A role's memory, code and threads.
+
+    `load` links an object (see `devices/cpu.py`). Raises OutOfMemory, KernelFailed, BundleRefused. Call `close` at the end.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        record: ClassRecord,
+        first: int,
+        threads: int,
+        load: Callable[[bytes, Sequence[str], str], Library] | None = None,
+    ) -> None:
+        if load is None:
+            from alphac.runtime.devices.cpu import load
+        manifest = bundle.manifest
+        self.manifest, self.shards, self.first = manifest, record.shards, first
+        self.library = load(bundle.read(record.object), record.features, record.object)
+        self.arena = Arena(manifest, record, first, threads)
+        self.arena.integers("barrier", BARRIER_BYTES // 8)[:] = 0
+        self.programs: dict[str, Program] = {}
+        self.states: dict[str, Array] = {}
+        scope = 0
+        for name, program in manifest.programs.items():
+            made = Program(program, self.arena, record.plans[name].offsets, self.library, scope)
+            scope = made.scopes
+            self.programs[name] = made
+            for buffer, view in zip(program.buffers, made.views, strict=True):
+                if buffer.role == "state":
+                    self.states.setdefault(buffer.state, view)
+        self.scopes = scope
+        self.team = Team(self.library, self.arena)
+
+    def run(self, name: str, exchange: Exchange | None) -> tuple[int, Segment | None]:
+        """Run a program once. `exchange` is called for every exchange; None: this role owns all shards.
+
+        Returns (0, None), or the number (from 1) of the guard that stopped it, and in which segment."""
+        program = self.programs[name]
+        return self._steps(program, program.steps, exchange)
+
+    def _steps(self, program: Program, steps: Sequence[Step], exchange: Exchange | None) -> tuple[int, Segment | None]:
+        for step in steps:
+            if isinstance(step, Segment):
+                guard = self.team.run(step.function, program.address)
+                if guard:
+                    return guard, step
+            elif isinstance(step, Exchanged):
+                if exchange is not None:
+                    exchange(step)
+            else:
+                for index in step.indices:
+                    program.table[step.entry] = index
+                    stopped = self._steps(program, step.steps, exchange)
+                    if stopped[0]:
+                        return stopped
+        return 0, None
+
+    def close(self) -> None:
+        """Stop the threads. May be called twice."""
+        self.team.close()

@@ -1,0 +1,260 @@
+"""The bundle's records: what a role needs to know, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+FORMAT = 1
+ITEM_BYTES = {"f32": 4, "f64": 8, "bf16": 2, "i32": 4, "i64": 8, "u8": 1, "bool": 1}
+Attribute = int | float | str | bool
+
+
+@dataclass(frozen=True)
+class BufferRecord:
+    """`shape` is the physical one of the value: for a buffer that grows with the shards owned, the grain's axis is first
+    and `shape[0]` is `rows`, its length per owned shard. A buffer of role `nodes` holds one `shape` for each maximal
+    aligned subtree of the role, the first of which takes the result."""
+
+    name: str
+    dtype: str  # f32 f64 bf16 i32 i64 u8 bool
+    shape: tuple[int, ...]
+    role: str  # state argument temporary nodes
+    grows: bool
+    rows: int  # rows per shard of the first axis if it grows, else 0
+    state: str = ""  # the state's name, for role state
+
+    @property
+    def elements(self) -> int:
+        """Elements of one `shape`: of one owned shard if the buffer grows."""
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+    def bytes(self, shards: int, nodes: int) -> int:
+        """Bytes on a role with so many owned shards, cut into so many maximal aligned subtrees."""
+        count = shards if self.grows else 1
+        return self.elements * ITEM_BYTES[self.dtype] * count * (nodes if self.role == "nodes" else 1)
+
+
+@dataclass(frozen=True)
+class PortRecord:
+    """What a program's argument or result is bound to; kinds are those of `ir/core.py`'s `Port`. For inputs and outputs
+    that grow, attribute `axis` is the place of the grain's axis in the region's own order of dims (0 if left out)."""
+
+    kind: str
+    name: str
+    buffer: int
+    attributes: dict[str, Attribute] = field(default_factory=dict[str, Attribute])
+
+
+@dataclass(frozen=True)
+class LoopRecord:
+    """A loop inside a segment; `number` tells the loops of a program apart."""
+
+    number: int
+    count: int
+    reverse: bool = False
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    """One kernel of a segment, for replay: `loops` are the enclosing loops inside the segment, outermost first."""
+
+    symbol: str
+    buffers: tuple[int, ...]
+    stores: int  # the first so many buffers are written
+    op: str
+    span: str  # FILE:LINE:COLUMN or ""
+    loops: tuple[LoopRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """kind segment: `symbol`, `guards` (each a list of buffers), `kernels` (for replay, in order);
+    exchange: `buffers`, `kinds`; repeat: `count`, `reverse`, `index` (table entry 8 + index), `steps`."""
+
+    kind: str
+    symbol: str = ""
+    guards: tuple[tuple[int, ...], ...] = ()
+    kernels: tuple[KernelRecord, ...] = ()
+    buffers: tuple[int, ...] = ()
+    kinds: tuple[str, ...] = ()
+    count: int = 0
+    reverse: bool = False
+    index: int = 0
+    steps: tuple[StepRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProgramRecord:
+    """The schedule of one function."""
+
+    name: str
+    buffers: tuple[BufferRecord, ...]
+    steps: tuple[StepRecord, ...]
+    arguments: tuple[PortRecord, ...]
+    results: tuple[PortRecord, ...]
+
+
+@dataclass(frozen=True)
+class ProgramPlan:
+    """Byte offsets into the role's arena, one per buffer of the program; state buffers of all programs agree."""
+
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ClassRecord:
+    """Roles that own the same number of shards on the same target: one memory plan, one object.
+
+    `features`: the processor's features, in LLVM's names, without which the object must not be loaded."""
+
+    shards: int
+    target: str
+    object: str  # path in the bundle
+    arena: int  # bytes
+    scratch: int  # bytes per thread
+    plans: dict[str, ProgramPlan]
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RoleRecord:
+    """One role: which class, and the contiguous range of shards it owns."""
+
+    role: int
+    role_class: int
+    first: int
+    shards: int
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """Stands for a record that an extracted role does not need: its digest, so that the bundle's identity stays."""
+
+    withheld: str
+
+
+@dataclass(frozen=True)
+class GrainRecord:
+    """The batch axis: `size` examples in `shards` equal logical shards."""
+
+    name: str
+    size: int
+    shards: int
+
+    @property
+    def rows(self) -> int:
+        """Examples per shard."""
+        return self.size // self.shards
+
+
+@dataclass(frozen=True)
+class StateRecord:
+    """A state, in the module's order. kind: param, state, optimizer. `shape` is row-major and whole."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    kind: str
+
+
+@dataclass(frozen=True)
+class ColumnRecord:
+    """A column of a data file, raw as stored; fields as in `ir/core.py`'s `Column`. `shape` is that of one example."""
+
+    name: str
+    source: str
+    dtype: str
+    shape: tuple[int, ...]
+    window: int = 0
+    stride: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class DataRecord:
+    """A data declaration; `path` is the file's path in the bundle, the other fields are those of `ir/core.py`'s `Data`."""
+
+    name: str
+    path: str
+    format: str  # npz npy csv safetensors text
+    columns: tuple[ColumnRecord, ...]
+    held_out: float = 0.0
+    stratified_by: str = ""
+    split_seed: int = 0
+    split_kind: str = "random"  # random tail
+    shuffle_seed: int = -1
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """How long to train, and how often to checkpoint; fields as in `ir/core.py`'s `Training`."""
+
+    data: str
+    epochs: int = 0
+    steps: int = 0
+    checkpoint_epochs: int = 0
+    checkpoint_steps: int = 0
+
+
+@dataclass(frozen=True)
+class EvaluationRecord:
+    """`evaluate NAME on SPLIT`: programs `evaluate.NAME` per batch and `finish.NAME` once."""
+
+    name: str
+    data: str
+    split: str
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """A file of the bundle."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All of a bundle but its files.
+
+    identity   sha256 of the learning system: source, overrides, data (design §9)
+    bundle     sha256 of everything in the manifest, and so of all files: the bundle's identity, filled in when written
+    grain      None when nothing is batched: there is one shard then
+    solo       the class (in `classes`) that owns all shards, for `eval` and `predict`; −1: there is none
+    files      filled in when written
+    """
+
+    system: str
+    identity: str
+    grain: GrainRecord | None
+    seed: int
+    states: tuple[StateRecord, ...]
+    data: dict[str, DataRecord]
+    training: TrainingRecord | None
+    evaluations: tuple[EvaluationRecord, ...]
+    programs: dict[str, ProgramRecord]
+    classes: tuple[ClassRecord | Withheld, ...]
+    roles: tuple[RoleRecord | Withheld, ...]
+    solo: int = -1
+    format: int = FORMAT
+    bundle: str = ""
+    files: dict[str, FileRecord] = field(default_factory=dict[str, FileRecord])
+
+    @property
+    def shards(self) -> int:
+        return self.grain.shards if self.grain else 1
+
+    @property
+    def batch(self) -> int:
+        """Examples per batch; 0 when nothing is batched."""
+        return self.grain.size if self.grain else 0
+
+    def state(self, name: str) -> StateRecord:
+        """The state of that name. KeyError if there is none."""
+        for state in self.states:
+            if state.name == name:
+                return state
+        raise KeyError(name)

@@ -1,0 +1,79 @@
+"""A fixed team of threads. All but the first wait inside one native call each; a segment is one call for the whole team."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+
+from alphac.runtime.arena import TEAM_BYTES, Arena
+from alphac.runtime.devices import Library
+from alphac.runtime.errors import KernelFailed
+
+STOP, YIELD, SLEEP = 192 // 8, 256 // 8, 264 // 8  # entries of the team's memory, in i64s
+# ctypes lets go of the interpreter's lock for the time of such a call.
+WORKER = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+
+
+class Team:
+    """`threads` threads: the caller of `run`, and threads − 1 that are started here. Call `close` at the end."""
+
+    def __init__(self, library: Library, arena: Arena) -> None:
+        self.threads = arena.threads
+        self._run = RUN(library.address("team_run"))
+        self._address = arena.address("team")
+        self._memory = arena.integers("team", TEAM_BYTES // 8)
+        self._memory[:] = 0
+        self._memory[YIELD] = libc_function("sched_yield")
+        self._memory[SLEEP] = libc_function("usleep")
+        self._lead = (threading.get_ident(), time.thread_time())
+        self._ended: dict[int, float] = {}
+        worker = WORKER(library.address("team_worker"))
+        self._workers = [
+            threading.Thread(target=self._work, args=(worker, k), name=f"team-{k}", daemon=True)
+            for k in range(1, self.threads)
+        ]
+        for thread in self._workers:
+            try:
+                thread.start()
+            except RuntimeError:
+                self.close()
+                raise KernelFailed(f"this host cannot start {self.threads} threads") from None
+
+    def _work(self, worker: ctypes._CFunctionType, number: int) -> None:  # pyright: ignore[reportPrivateUsage]
+        worker(self._address, number)
+        self._ended[number] = time.thread_time()
+
+    def run(self, function: int, table: int) -> int:
+        """Call a segment on all threads; its result: 0, or the number of the guard that stopped it."""
+        return self._run(self._address, function, table, self.threads)
+
+    def cpu_seconds(self) -> list[float]:
+        """CPU time of each thread so far, the caller's (since the team was made) first."""
+        ident, start = self._lead
+        found = [_clock(ident) - start]
+        for number, thread in enumerate(self._workers, 1):
+            if number in self._ended:
+                found.append(self._ended[number])
+            elif thread.ident is not None and thread.is_alive():
+                found.append(_clock(thread.ident))
+            else:
+                found.append(0.0)
+        return found
+
+    def close(self) -> None:
+        """Stop the workers and wait for them. May be called twice."""
+        self._memory[STOP] = 1
+        for thread in self._workers:
+            if thread.ident is not None:
+                thread.join()
+
+
+def libc_function(name: str) -> int:
+    """The address of a function of libc."""
+    return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
+
+
+def _clock(ident: int) -> float:
+    return time.clock_gettime(time.pthread_getcpuclockid(ident))
