@@ -53,9 +53,13 @@ CODES: dict[str, str] = {
     "E142": "a state is read before it is initialized",
     # E2xx: fleets and admission
     "E201": "more roles than shards",
-    "E202": "a fleet file is wrong",
-    "E203": "shares do not fit the grain",
+    "E203": "a fleet names a target that this compiler does not have",
     "E204": "no endpoint can run a region",
+    "E210": "a fleet file is missing",
+    "E211": "a fleet file is not TOML",
+    "E212": "an entry of a fleet file is wrong",
+    "E213": "a fleet has no endpoint",
+    "E214": "an endpoint is named twice",
     # E3xx: data
     "E300": "a data file is missing",
     "E301": "a data file is corrupt or not of its format",
@@ -151,10 +155,11 @@ def render(diagnostic: Diagnostic, source: str | Callable[[str], str | None] = "
         head = f"{diagnostic.span}: {head}"
     lines = [head]
     if diagnostic.span is not None:
+        main = diagnostic.span.file
         labels = diagnostic.labels or (Label(diagnostic.span, ""),)
-        for file, line in sorted({(l.span.file, l.span.line) for l in labels}, key=lambda k: (k[0] != diagnostic.span.file, k)):
+        for file, line in sorted({(k.span.file, k.span.line) for k in labels}, key=lambda p: (p[0] != main, p)):
             text = source if isinstance(source, str) else source(file)
-            lines += _marked_line(text or "", line, [l for l in labels if (l.span.file, l.span.line) == (file, line)])
+            lines += _marked_line(text or "", line, [k for k in labels if (k.span.file, k.span.line) == (file, line)])
     if diagnostic.help:
         lines.append(f"help: {diagnostic.help}")
     return "\n".join(lines)

@@ -21,7 +21,6 @@ from alphac.backends.printer import Handle
 from alphac.ir.core import Op
 from alphac.ir.ops.define import definition
 from alphac.ir.ops.reduce import reduced_axes
-from alphac.ir.schedule import View
 from alphac.ir.typesys import BF16, F32, I64, SHARD, Dim, DType
 
 LEAF = 1024
@@ -66,14 +65,14 @@ def store_partials(frame: Frame, op: Op, partials: Partials) -> None:
 
 def emit_combine(frame: Frame, op: Op, inner: Op | None) -> None:
     """The kernel of a combine whose operand is read, or made by a reduction or a special op."""
-    from alphac.backends.special import scatter
+    from alphac.backends.special import Scatter
 
     if inner is None:
         combine_partials(frame, op, _Read(frame, op))
     elif definition(inner).shape == "reduce":
         combine_partials(frame, op, reduction(frame, inner, combined=True))
     else:
-        combine_partials(frame, op, scatter(frame, inner, combined=True))
+        combine_partials(frame, op, Scatter(frame, inner, combined=True))
 
 
 def combine_partials(frame: Frame, op: Op, partials: Partials) -> None:
@@ -229,25 +228,8 @@ class _Common:
         return index
 
     def each_leaf(self, leaf: Callable[[Affine, Affine], None], merge: Callable[[Affine], None]) -> None:
-        """Run `leaf(first element, slot)` for every leaf, then `merge(slot)` as often as the tree says: the slot takes its
-        sum with the next. The last sum is in slot 0."""
-        frame = self.frame
-        if self.leaves == 1:
-            leaf(number(0), number(0))
-            return
-        source = frame.source
-        depth = source.name("d")
-        source.line(f"{depth} = 0")
-        with frame.loop("l", number(0), number(self.leaves), self.leaves) as i:
-            here = source.name("n")
-            source.line(f"{here} = {depth}")
-            leaf(i * LEAF, symbol(here, source.level, 0, 64))
-            with source.block(f"for _ in range(merges_after({source.index(i)}, {self.leaves})):"):
-                source.line(f"{depth} -= 1")
-                below = source.name("n")
-                source.line(f"{below} = {depth}")
-                merge(symbol(below, source.level, 0, 64))
-            source.line(f"{depth} += 1")
+        """Run `leaf(first element, slot)` for every leaf, `merge(slot)` as often as the tree says; see `each_leaf`."""
+        each_leaf(self.frame, self.leaves, LEAF, leaf, merge)
 
     def slots(self) -> int:
         """How many partial sums of leaves there may be at a time."""
@@ -255,9 +237,37 @@ class _Common:
 
     def leaf_size(self, first: Affine) -> Affine:
         """Elements of the leaf that begins at `first`."""
-        if self.leaves == 1:
-            return number(self.count)
-        return bounded(self.frame, number(self.count) - first, LEAF) if self.count % LEAF else number(LEAF)
+        return leaf_size(self.frame, self.count, LEAF, first)
+
+
+def leaf_size(frame: Frame, count: int, leaf: int, first: Affine) -> Affine:
+    """Of `count` elements in leaves of `leaf`: how many are in the leaf that begins at `first`."""
+    if count <= leaf:
+        return number(count)
+    return bounded(frame, number(count) - first, leaf) if count % leaf else number(leaf)
+
+
+def each_leaf(
+    frame: Frame, leaves: int, size_: int, leaf: Callable[[Affine, Affine], None], merge: Callable[[Affine], None]
+) -> None:
+    """Run `leaf(first element, slot)` for every leaf, then `merge(slot)` as often as the tree says: the slot takes its sum
+    with the next. The last sum is in slot 0."""
+    if leaves == 1:
+        leaf(number(0), number(0))
+        return
+    source = frame.source
+    depth = source.name("d")
+    source.line(f"{depth} = 0")
+    with frame.loop("l", number(0), number(leaves), leaves) as i:
+        here = source.name("n")
+        source.line(f"{here} = {depth}")
+        leaf(i * size_, symbol(here, source.level, 0, 64))
+        with source.block(f"for _ in range(merges_after({source.index(i)}, {leaves})):"):
+            source.line(f"{depth} -= 1")
+            below = source.name("n")
+            source.line(f"{below} = {depth}")
+            merge(symbol(below, source.level, 0, 64))
+        source.line(f"{depth} += 1")
 
 
 class _Kind:
@@ -423,7 +433,3 @@ class _Columns:
                     frame.put(lanes, e, common.combine(*pair))
             half //= 2
 
-
-def nodes_view(frame: Frame) -> View:
-    """Where a combine's result lies."""
-    return frame.kernel.stores[0][1]

@@ -1,7 +1,8 @@
 """Segments: the steps between two exchanges as one native function, called by every thread of a team.
 
-The functions are LLVM IR as text: they load pointers from the table, call the kernels, and meet at a spin barrier after
-each. docs/architecture.md, "Native interface", says what the table and the team hold.
+The functions are LLVM IR as text: they load pointers from the table, call the kernels, and meet at a spin barrier
+behind those whose results are needed next. docs/architecture.md, "Native interface", says what the table and the team
+hold.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from alphac.backends.target import Target
 from alphac.ir.core import Value
 from alphac.ir.errors import InternalError
+from alphac.ir.passes.plan_memory import meets
 from alphac.ir.schedule import Buffer, Guard, Kernel, Launch, Repeat, Step
 
 SHARDS, FIRST, MERGES, SCRATCH, SCRATCH_BYTES, LOOPS, BUFFERS = 0, 1, 2, 3, 4, 8, 16  # entries of the table
@@ -31,7 +33,7 @@ look:
   %over = icmp ne i64 %now, %seen
   br i1 %over, label %done, label %patient
 patient:
-  %early = icmp ult i64 %turn, 2000
+  %early = icmp ult i64 %turn, 500
   br i1 %early, label %pausing, label %yielding
 pausing:
   call void @{pause}({pause_arguments})
@@ -93,13 +95,13 @@ idle:
   %stopped = icmp ne i64 %stopping, 0
   br i1 %stopped, label %leave, label %patient
 patient:
-  %early = icmp ult i64 %turn, 2000
+  %early = icmp ult i64 %turn, 500
   br i1 %early, label %pausing, label %tired
 pausing:
   call void @{pause}({pause_arguments})
   br label %again
 tired:
-  %soon = icmp ult i64 %turn, 2200
+  %soon = icmp ult i64 %turn, 700
   br i1 %soon, label %yielding, label %sleeping
 yielding:
   call i32 %give_way()
@@ -212,9 +214,11 @@ class Segment:
         return f"define i64 @{self.name}(ptr %table, i64 %thread, i64 %threads) {{\nentry:\n{body}\n  ret i64 0\n}}\n"
 
     def _steps(self, steps: Sequence[Step]) -> None:
-        for step in steps:
+        for step, met in zip(steps, meets(steps), strict=True):
             if isinstance(step, Launch):
                 self._launch(step.kernel)
+                if met:
+                    self._meet()
             elif isinstance(step, Guard):
                 self._guard(step)
             elif isinstance(step, Repeat):
@@ -226,6 +230,8 @@ class Segment:
         pointers = [f"ptr {self._load(self.entry[id(buffer)], 'ptr')}" for buffer in kernel.buffers()]
         indices = [f"i64 {self.indices[v]}" for v in kernel.loops]
         self.lines.append(f"  call void @{self.symbols[kernel]}({', '.join([*pointers, *indices, *self.tail])})")
+
+    def _meet(self) -> None:
         meet, go_on = self._label("meet"), self._label("go_on")
         self.lines.append(f"  br i1 {self.several}, label %{meet}, label %{go_on}")
         self._begin(meet)

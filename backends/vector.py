@@ -21,6 +21,8 @@ from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic
 
+from alphac.backends.tiling import shapes
+
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 POINTER = I8.as_pointer()
 
@@ -359,6 +361,12 @@ def merges_after(typing: Any, leaf: Any, leaves: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
+@intrinsic
+def popcount(typing: Any, leaf: Any) -> Any:
+    """How many partials wait before leaf number `leaf` is pushed."""
+    return types.int64(types.int64), lambda context, builder, sig, args: call(builder, "ctpop", list(args))
+
+
 SCALARS: dict[str, Any] = {
     "memory": memory,
     "address": address,
@@ -385,6 +393,7 @@ SCALARS: dict[str, Any] = {
     "narrow": narrow,
     "round_bf16": round_bf16,
     "merges_after": merges_after,
+    "popcount": popcount,
 }
 
 
@@ -525,7 +534,134 @@ def _masked_load(b: Any, pointer: Any, index: Any, type_: ir.Type, count: int, l
     return b.call(function, [place, I32(_bytes(type_)), mask, rest])
 
 
+def _multiply(form: str, height: int, vectors: int, width: int) -> Callable[..., Any]:
+    """A register tile of a product: `height` rows by `vectors` vectors of `width` bytes.
+
+    multiply(terms, a, stride, rows, b, b_stride, c, c_stride, slot, merges): one chain of fma over `terms` terms per element,
+    from +0; then `merges` times the sum of the earlier partial `slot` elements below with it; stored as many slots below c.
+
+    form rows:      row i of the left operand at a + i * stride, its terms side by side; rows past `rows` repeat the last
+    form columns:   term k of it at a + k * stride, its rows side by side (there must be `height` of them)
+
+    Addresses in bytes, strides in elements.
+    """
+
+    @intrinsic
+    def multiply(
+        typing: Any, place: Any, terms: Any, a: Any, a_stride: Any, rows: Any, b: Any, b_stride: Any, c: Any, c_stride: Any,
+        slot: Any, merges: Any,
+    ) -> Any:  # fmt: skip
+        dtype = place.dtype
+
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            name = f"multiply_{form}_{height}x{vectors}_{dtype}_{width}"
+            function, body = _function(builder, name, ir.VoidType(), [I64] * 10)
+            if body is not None:
+                _Tile(body, function, form, height, vectors, dtype, width // _bytes(_llvm(dtype))).emit()
+            builder.call(function, list(args[1:]))
+            return context.get_dummy_value()
+
+        return types.void(place, *[types.int64] * 10), generate
+
+    return multiply
+
+
+class _Tile:
+    """The body of `multiply`."""
+
+    def __init__(
+        self, b: Any, function: Any, form: str, height: int, vectors: int, dtype: types.Type, count: int
+    ) -> None:
+        self.b, self.function, self.form = b, function, form
+        self.height, self.vectors, self.dtype, self.count = height, vectors, dtype, count
+        self.element = _llvm(dtype)
+        self.vector = _vector(self.element, count)
+        self.terms, a, self.a_stride, self.rows, b_, self.b_stride, c, self.c_stride, self.slot, self.merges = function.args
+        self.a, self.right, self.c = (b.inttoptr(v, POINTER) for v in (a, b_, c))
+
+    def emit(self) -> None:
+        b = self.b
+        left = self._left()
+        entry = b.block
+        loop, merge, more, store = (b.append_basic_block(n) for n in ("terms", "merge", "more", "store"))
+        zero = ir.Constant(self.vector, [ir.Constant(self.element, 0)] * self.count)
+        b.branch(loop)
+
+        b.position_at_end(loop)
+        k = b.phi(I64)
+        sums = self._phis()
+        columns = [self._row(self.right, b.add(b.mul(k, self.b_stride), I64(v * self.count))) for v in range(self.vectors)]
+        products: list[list[Any]] = []
+        for i in range(self.height):
+            factor = _splat(b, left(i, k), self.count)
+            products.append([self._fma(factor, x, s) for x, s in zip(columns, sums[i], strict=True)])
+        after = b.add(k, I64(1))
+        k.add_incoming(I64(0), entry)
+        k.add_incoming(after, loop)
+        self._incoming(sums, [[zero] * self.vectors] * self.height, entry)
+        self._incoming(sums, products, loop)
+        b.cbranch(b.icmp_signed("<", after, self.terms), loop, merge)
+
+        b.position_at_end(merge)
+        m, place, totals = b.phi(I64), b.phi(I64), self._phis()
+        m.add_incoming(I64(0), loop)
+        place.add_incoming(I64(0), loop)
+        self._incoming(totals, products, loop)
+        b.cbranch(b.icmp_signed("<", m, self.merges), more, store)
+
+        b.position_at_end(more)
+        below = b.sub(place, self.slot)
+        merged = [
+            [combine(b, "add", self._row(self.c, self._at(below, i, v)), x, self.dtype) for v, x in enumerate(row)]
+            for i, row in enumerate(totals)
+        ]
+        m.add_incoming(b.add(m, I64(1)), more)
+        place.add_incoming(below, more)
+        self._incoming(totals, merged, more)
+        b.branch(merge)
+
+        b.position_at_end(store)
+        for i, row in enumerate(totals):
+            for v, x in enumerate(row):
+                _store(b, x, self.c, self._at(place, i, v), self.element)
+        b.ret_void()
+
+    def _left(self) -> Callable[[int, Any], Any]:
+        """How to load the left operand's element of row i and term k."""
+        b = self.b
+        if self.form == "columns":
+            return lambda i, k: _load(b, self.a, b.add(b.mul(k, self.a_stride), I64(i)), self.element)
+        last = b.sub(self.rows, I64(1))
+        starts = [b.mul(call(b, "smin", [I64(i), last]), self.a_stride) if i else I64(0) for i in range(self.height)]
+        rows = [_element(b, self.a, s, self.element) for s in starts]
+        return lambda i, k: _load(b, rows[i], k, self.element)
+
+    def _row(self, pointer: Any, index: Any) -> Any:
+        return _load(self.b, pointer, index, self.element, self.count)
+
+    def _at(self, place: Any, i: int, v: int) -> Any:
+        b = self.b
+        return b.add(b.add(place, b.mul(I64(i), self.c_stride)), I64(v * self.count))
+
+    def _fma(self, x: Any, y: Any, z: Any) -> Any:
+        if isinstance(self.dtype, types.Float):
+            return call(self.b, "fma", [x, y, z])
+        return self.b.add(self.b.mul(x, y), z)
+
+    def _phis(self) -> list[list[Any]]:
+        return [[self.b.phi(self.vector) for _ in range(self.vectors)] for _ in range(self.height)]
+
+    def _incoming(self, phis: list[list[Any]], values: list[list[Any]], block: Any) -> None:
+        for row, new in zip(phis, values, strict=True):
+            for phi, value in zip(row, new, strict=True):
+                phi.add_incoming(value, block)
+
+
 @cache
 def vector_loops(lanes: int, registers: int) -> dict[str, Any]:
     """The SIMD loops for a vector width (f32 elements) and a number of registers, by the name that source calls them."""
-    return {f"lanes_{kind}": _lanes(kind, 4 * lanes) for kind in ("add", "minimum", "maximum")}
+    loops = {f"lanes_{kind}": _lanes(kind, 4 * lanes) for kind in ("add", "minimum", "maximum")}
+    for height, vectors in shapes(registers):
+        for form in ("rows", "columns"):
+            loops[f"multiply_{form}_{height}x{vectors}"] = _multiply(form, height, vectors, 4 * lanes)
+    return loops

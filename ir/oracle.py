@@ -47,7 +47,9 @@ def to_storage(array: Array, dtype: DType) -> Array:
     return np.asarray(array, dtype.storage)
 
 
-def evaluate(body: Callable[..., Any], operands: Sequence[tuple[Array, DType]], **attributes: Any) -> tuple[Array, DType]:
+def evaluate(
+    body: Callable[..., Any], operands: Sequence[tuple[Array, DType]], **attributes: Any
+) -> tuple[Array, DType]:
     """Run an elementwise body as every target does: bf16 operands widen to f32 and an f32 result is then rounded to
     bf16, once. Arrays, the result too, are in `dtype.compute`."""
     oracle = Oracle()
@@ -294,11 +296,10 @@ def _odd_f32(x: Array) -> Array:
     fewer bits gives what one rounding would have given."""
     if x.dtype.itemsize < 4 or x.dtype == np.float32:
         return x.astype(np.float32)
-    if x.dtype.kind in "iu":  # to float64 first, to odd as well: keep 53 leading bits, the dropped ones sticky
-        wide = np.abs(x.astype(np.float64)) >= 2.0**53
-        low = x.dtype.type(0x7FF) if x.dtype.itemsize == 8 else x.dtype.type(0)
-        sticky = (x & ~low) | np.where((x & low) != 0, x.dtype.type(low + 1), x.dtype.type(0))
-        x = np.where(wide, sticky, x).astype(np.float64)
+    if x.dtype.kind in "iu":  # to float64 first, to odd as well: fold the low bits of a large one into the next
+        dropped = x & 0x7FF if x.dtype.itemsize == 8 else np.zeros_like(x)
+        sticky = (x ^ dropped) | ((dropped != 0).astype(x.dtype) << 11)
+        x = np.where(np.abs(x.astype(np.float64)) < 2.0**53, x, sticky).astype(np.float64)
     nearest = x.astype(np.float32)
     return _to_odd(nearest, x - nearest.astype(np.float64))
 
@@ -307,7 +308,7 @@ def _to_odd(nearest: Array, error: Array) -> Array:
     """`nearest + error`, where `nearest` is the sum rounded, rounded to odd instead."""
     bits = np.asarray(_bits(nearest))
     away = np.signbit(error) == np.signbit(nearest)
-    step = np.where(away, bits.dtype.type(1), ~bits.dtype.type(0))
+    step = (away.astype(bits.dtype) << 1) - 1  # 1 or, wrapping, -1
     inexact = (error != 0) & ((bits & bits.dtype.type(1)) == 0) & np.isfinite(error) & np.isfinite(nearest)
     return np.where(inexact, bits + step, bits).view(nearest.dtype)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from alphac.runtime.check import check_manifest
 from alphac.runtime.coding import CodingError, canonical, decode, encode, parse_json
@@ -183,7 +184,7 @@ def _read_manifest(root: Path) -> Manifest:
         raise BundleRefused(f"{file}: {error.strerror or error}") from None
     try:
         value = parse_json(content, str(file))
-        version = value.get("format", FORMAT) if isinstance(value, dict) else None
+        version = cast("dict[str, Any]", value).get("format", FORMAT) if isinstance(value, dict) else None
         if version != FORMAT:
             raise BundleRefused(f"{file} has format {version!r}, this runtime reads {FORMAT}", help="compile again")
         manifest = decode(Manifest, value, "manifest")
@@ -251,6 +252,8 @@ def record_from(kind: type[Any], value: Any) -> Any:
 def _lists(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_lists(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
     if isinstance(value, dict):
         return {key: _lists(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
     return value

@@ -21,17 +21,15 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from alphac.runtime.arena import STORAGE
 from alphac.runtime.coding import CodingError, canonical, decode, encode, parse_json
 from alphac.runtime.errors import CheckpointRefused
-from alphac.runtime.records import Manifest, StateRecord
+from alphac.runtime.records import Manifest
+from alphac.runtime.tensors import Tensor, read_tensors, write_tensors
 
 Array = npt.NDArray[Any]
 FORMAT = 1
 MANIFEST, PAYLOAD, HEAD = "manifest.json", "states.safetensors", "HEAD"
 MAX_MANIFEST = 64 << 20
-NAMES = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "i32": "int32", "i64": "int64", "u8": "uint8", "bool": "bool"}
-CODES = {"f32": "F32", "f64": "F64", "bf16": "BF16", "i32": "I32", "i64": "I64", "u8": "U8", "bool": "BOOL"}
 
 
 @dataclass(frozen=True)
@@ -103,10 +101,9 @@ class DirectoryStore:
     def _write(self, target: Path, content: bytes, states: Mapping[str, Array]) -> None:
         work = Path(tempfile.mkdtemp(prefix=".writing-", dir=self.directory))
         try:
-            metadata = {"system": self._system.system, "identity": self._system.identity}
-            save_tensors(work / PAYLOAD, self._system.states, states, metadata)
+            save_states(work / PAYLOAD, self._system, states)
             (work / MANIFEST).write_bytes(content)
-            for file in (work / PAYLOAD, work / MANIFEST, work):
+            for file in (work / MANIFEST, work):
                 _sync(file)
             work.chmod(0o755)
             if target.exists():  # damaged, or of another run
@@ -164,7 +161,7 @@ def restore(checkpoint: Checkpoint, system: Manifest, into: Mapping[str, Array])
             f"this is {system.system} {system.identity[:12]}",
             help="the source, a --set or the data changed: resume with a bundle of the same system",
         )
-    tensors = load_tensors(checkpoint.path / PAYLOAD, system.states)
+    tensors = load_states(checkpoint.path / PAYLOAD, system)
     for name, array in tensors.items():
         record = manifest.tensors.get(name)
         if record is None or record.sha256 != digest(array):
@@ -185,58 +182,29 @@ def find_checkpoint(path: Path, system: Manifest) -> Checkpoint:
 
 
 # ---------------------------------------------------------------------- tensors
-def save_tensors(
-    path: Path, records: tuple[StateRecord, ...], states: Mapping[str, Array], metadata: Mapping[str, str]
-) -> None:
-    """Write states as one safetensors file, by rename. Raises OSError."""
-    from safetensors import SafetensorError, serialize_file
-
-    work = path.with_name(f".{path.name}.writing")
-    tensors = {
-        s.name: {"dtype": NAMES[s.dtype], "shape": list(s.shape), "data": np.ascontiguousarray(states[s.name]).tobytes()}
-        for s in records
-    }
-    try:
-        serialize_file(tensors, str(work), dict(metadata))
-        os.replace(work, path)
-    except SafetensorError as error:
-        raise OSError(str(error)) from None
-    finally:
-        work.unlink(missing_ok=True)
+def save_states(path: Path, system: Manifest, states: Mapping[str, Array]) -> None:
+    """Write all states as one safetensors file, parameters first. Raises OSError."""
+    order = sorted(system.states, key=lambda s: s.kind != "param")
+    tensors = [Tensor(s.name, s.dtype, states[s.name].reshape(s.shape)) for s in order]
+    write_tensors(path, tensors, {"system": system.system, "identity": system.identity})
 
 
-def load_tensors(path: Path, records: tuple[StateRecord, ...]) -> dict[str, Array]:
+def load_states(path: Path, system: Manifest) -> dict[str, Array]:
     """Read states from a safetensors file. Raises CheckpointRefused if it is damaged or does not hold exactly these."""
-    from safetensors import SafetensorError, deserialize
-
-    expected = sum(_bytes(record) for record in records)
     try:
-        if path.stat().st_size > expected + MAX_MANIFEST:
-            raise CheckpointRefused(f"{path} is absurdly large")
-        entries: dict[str, Any] = dict(deserialize(path.read_bytes()))
-    except (OSError, SafetensorError) as error:
+        tensors = read_tensors(path)
+    except (OSError, ValueError) as error:
         raise CheckpointRefused(f"{path} cannot be read: {error}") from None
-    wanted = {record.name for record in records}
-    if odd := wanted ^ set(entries):
+    wanted = {record.name for record in system.states}
+    if odd := wanted ^ set(tensors):
         name = min(odd)
         raise CheckpointRefused(f"{path} {'lacks' if name in wanted else 'has the unknown'} state `{name}`")
-    return {record.name: _tensor(path, record, entries[record.name]) for record in records}
-
-
-def _tensor(path: Path, record: StateRecord, entry: Mapping[str, Any]) -> Array:
-    dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
-    if dtype not in (CODES[record.dtype], NAMES[record.dtype]) or shape != record.shape:
-        raise CheckpointRefused(
-            f"{path}: state `{record.name}` is {dtype}{list(shape)}, not {CODES[record.dtype]}{list(record.shape)}"
-        )
-    return np.frombuffer(entry["data"], STORAGE[record.dtype]).reshape(record.shape)
-
-
-def _bytes(record: StateRecord) -> int:
-    size = STORAGE[record.dtype].itemsize
-    for extent in record.shape:
-        size *= extent
-    return size
+    for record in system.states:
+        tensor = tensors[record.name]
+        if (tensor.dtype, tensor.array.shape) != (record.dtype, record.shape):
+            found, expected = f"{tensor.dtype}{list(tensor.array.shape)}", f"{record.dtype}{list(record.shape)}"
+            raise CheckpointRefused(f"{path}: state `{record.name}` is {found}, not {expected}")
+    return {name: tensor.array for name, tensor in tensors.items()}
 
 
 def digest(array: Array) -> str:

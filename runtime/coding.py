@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -28,6 +29,8 @@ def encode(record: Any) -> Any:
         return [encode(item) for item in typing.cast("list[Any]", record)]
     if isinstance(record, dict):
         return {str(key): encode(value) for key, value in typing.cast("dict[Any, Any]", record).items()}
+    if isinstance(record, float) and not math.isfinite(record):
+        return repr(record)  # JSON has no infinities: a field that may hold one takes words too
     return record
 
 

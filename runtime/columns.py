@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import struct
 import zipfile
 from collections.abc import Callable, Sequence
@@ -13,17 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from alphac.runtime.arena import STORAGE
-from alphac.runtime.coding import CodingError, parse_json
 from alphac.runtime.errors import DataRefused
 from alphac.runtime.records import ColumnRecord
+from alphac.runtime.tensors import read_tensors
 
 Array = npt.NDArray[Any]
-MAX_HEADER = 100 << 20
-SAFETENSORS = {"F64": "f64", "F32": "f32", "BF16": "bf16", "I64": "i64", "I32": "i32", "U8": "u8", "BOOL": "bool"}
 
 
 def open_columns(path: Path, format: str, columns: Sequence[ColumnRecord]) -> list[Array]:
-    """One array per column: the examples along axis 0, or for a windowed column the one long sequence.
+    """One array per column: the examples along axis 0, each of the column's shape, or for a windowed column the one long
+    sequence. A csv column may be several of the file side by side, their names joined by commas.
 
     Raises DataRefused for a missing or damaged file, a missing column, or one of another shape or dtype."""
     try:
@@ -36,12 +36,12 @@ def open_columns(path: Path, format: str, columns: Sequence[ColumnRecord]) -> li
 
 
 def _fitting(path: Path, column: ColumnRecord, array: Array) -> Array:
-    example = column.shape[1:] if column.window else column.shape
-    if array.ndim != len(example) + 1 or array.shape[1:] != example:
+    example = () if column.window else column.shape
+    if not array.ndim or math.prod(array.shape[1:]) != math.prod(example):
         raise DataRefused(f"{path}: column `{column.name}` has examples of shape {array.shape[1:]}, not {example}")
     if column.dtype != "bf16" and not np.can_cast(array.dtype, STORAGE[column.dtype], "safe"):
         raise DataRefused(f"{path}: column `{column.name}` is {array.dtype}, which {column.dtype} does not hold")
-    return array
+    return array.reshape(len(array), *example)
 
 
 def _npy(path: Path, sources: Sequence[str], dtypes: Sequence[str]) -> list[Array]:
@@ -91,55 +91,38 @@ def _mapped(path: Path, dtype: np.dtype[Any], start: int, shape: tuple[int, ...]
 
 
 def _safetensors(path: Path, sources: Sequence[str], dtypes: Sequence[str]) -> list[Array]:
-    with path.open("rb") as raw:
-        (length,) = struct.unpack("<Q", raw.read(8))
-        if length > min(MAX_HEADER, path.stat().st_size):
-            raise ValueError("its header is absurdly long")
-        header = parse_json(raw.read(length), "the header")
-    if not isinstance(header, dict):
-        raise CodingError("the header is no object")
-    return [_tensor(path, header[source], 8 + length) for source in sources]
-
-
-def _tensor(path: Path, entry: Any, base: int) -> Array:
-    try:
-        dtype, shape, (begin, end) = STORAGE[SAFETENSORS[entry["dtype"]]], tuple(entry["shape"]), entry["data_offsets"]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"odd tensor: {error}") from None
-    if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
-        raise ValueError("odd tensor: its extents are no counts")
-    size = dtype.itemsize
-    for extent in shape:
-        size *= extent
-    if end - begin != size:
-        raise ValueError("odd tensor: its bytes do not fit its shape")
-    return _mapped(path, dtype, base + begin, shape)
+    tensors = read_tensors(path)
+    return [tensors[source].array for source in sources]
 
 
 def _csv(path: Path, sources: Sequence[str], dtypes: Sequence[str]) -> list[Array]:
     with path.open(encoding="utf-8-sig", newline="") as stream:
         lines = csv.reader(stream)
-        header = [name.strip() for name in next(lines, [])]
-        places: list[int] = []
-        for source in sources:
-            if source not in header:
-                raise KeyError(source)
-            places.append(header.index(source))
-        found: list[list[str]] = [[] for _ in sources]
+        header = [name.strip() for name in next(lines, list[str]())]
+        places = [[_place(header, name) for name in source.split(",")] for source in sources]
+        found: list[list[list[str]]] = [[] for _ in sources]
         for line in lines:
             if not line:
                 continue
             if len(line) != len(header):
                 raise ValueError(f"line {lines.line_num} has {len(line)} fields, not {len(header)}")
-            for values, place in zip(found, places, strict=True):
-                values.append(line[place])
+            for values, wanted in zip(found, places, strict=True):
+                values.append([line[place] for place in wanted])
     return [_parsed(values, dtype, source) for values, dtype, source in zip(found, dtypes, sources, strict=True)]
 
 
-def _parsed(values: list[str], dtype: str, source: str) -> Array:
+def _place(header: list[str], name: str) -> int:
+    if name not in header:
+        raise KeyError(name)
+    return header.index(name)
+
+
+def _parsed(rows: list[list[str]], dtype: str, source: str) -> Array:
+    """Rows of one column, or of several side by side."""
     convert: Callable[[str], float | int] = float if dtype in ("f32", "f64") else int
     try:
-        return np.array([convert(v) for v in values], STORAGE[dtype])
+        values = np.array([[convert(v) for v in row] for row in rows], STORAGE[dtype])
+        return values.reshape(len(rows), -1) if "," in source else values.reshape(len(rows))
     except (ValueError, OverflowError) as error:
         raise ValueError(f"column `{source}`: {error}") from None
 
@@ -147,6 +130,18 @@ def _parsed(values: list[str], dtype: str, source: str) -> Array:
 def _text(path: Path, sources: Sequence[str], dtypes: Sequence[str]) -> list[Array]:
     whole = _mapped(path, np.dtype(np.uint8), 0, (path.stat().st_size,))
     return [whole for _ in sources]
+
+
+def open_arrays(path: Path) -> dict[str, Array]:
+    """Every array of an npz or safetensors file, by name. Raises DataRefused."""
+    try:
+        if path.suffix == ".safetensors":
+            return {name: tensor.array for name, tensor in read_tensors(path).items()}
+        with zipfile.ZipFile(path) as archive:
+            names = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
+            return {name: _member(path, archive, name) for name in names}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, struct.error) as error:
+        raise DataRefused(f"{path} cannot be read: {error}") from None
 
 
 READERS: dict[str, Callable[[Path, Sequence[str], Sequence[str]], list[Array]]] = {

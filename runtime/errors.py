@@ -26,7 +26,7 @@ class RuntimeFault(Exception):
     @property
     def is_role_failure(self) -> bool:
         """Whether a role failed, as against input that was refused before any role ran."""
-        return self.exit_code != 1
+        return self.exit_code != 1 and self.role is not None
 
     def at(self, *, role: int | None = None, scope: str | None = None, step: int | None = None) -> RuntimeFault:
         """Fill in what is not yet known about where this happened."""

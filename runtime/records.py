@@ -40,7 +40,8 @@ class BufferRecord:
 @dataclass(frozen=True)
 class PortRecord:
     """What a program's argument or result is bound to; kinds are those of `ir/core.py`'s `Port`. For inputs and outputs
-    that grow, attribute `axis` is the place of the grain's axis in the region's own order of dims (0 if left out)."""
+    that grow, attribute `axis` is the place of the grain's axis in the region's own order of dims (0 if left out). A total
+    starts from attribute `start` (0 if left out; infinities are words, `inf` and `-inf`)."""
 
     kind: str
     name: str

@@ -48,9 +48,8 @@ def draw(type_: TensorType, seed: int = 0, low: float = -2, high: float = 2) -> 
     if type_.dtype.kind == "bool":
         return rng.random(type_.shape) < 0.5
     if type_.dtype.is_integer:
-        return rng.integers(int(max(low, 0)) if type_.dtype.kind == "uint" else int(low), int(high) + 1, type_.shape).astype(
-            type_.dtype.storage
-        )
+        lowest = max(low, 0) if type_.dtype.kind == "uint" else low
+        return rng.integers(int(lowest), int(high) + 1, type_.shape).astype(type_.dtype.storage)
     steps = (rng.permutation(type_.size) + 0.25 + 0.5 * rng.random(type_.size)) / type_.size
     values = (low + (high - low) * steps).reshape(type_.shape).astype(type_.dtype.compute)
     return to_compute(to_storage(values, BF16), BF16) if type_.dtype == BF16 else values
@@ -114,7 +113,8 @@ class _Weights:
         weight = b.constant(1.25, y.type.dtype, y.type.dims)
         for n, d in enumerate(y.type.dims):
             place = b.broadcast(b("iota", dim=d, dtype=y.type.dtype), y.type.dims)
-            weight = b("add", b("mul", weight, b.like(0.75 - n / 8, weight)), b("mul", place, b.like(0.25 + n / 4, place)))
+            weight = b("mul", weight, b.like(0.75 - n / 8, weight))
+            weight = b("add", weight, b("mul", place, b.like(0.25 + n / 4, place)))
         return total(b, b("mul", y, weight))
 
 

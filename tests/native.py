@@ -44,7 +44,9 @@ def aligned(size: int) -> np.ndarray:
     return raw[start : start + size]
 
 
-LIBC = ctypes.CDLL(None)
+def libc(name: str) -> int:
+    """The address of a function of libc."""
+    return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
 
 
 class Team:
@@ -53,8 +55,8 @@ class Team:
     def __init__(self, loaded: Loaded, threads: int) -> None:
         self.loaded, self.threads = loaded, threads
         self.words = aligned(384).view(np.int64)
-        self.words[32] = ctypes.cast(LIBC.sched_yield, ctypes.c_void_p).value
-        self.words[33] = ctypes.cast(LIBC.usleep, ctypes.c_void_p).value
+        self.words[32] = libc("sched_yield")
+        self.words[33] = libc("usleep")
         self.workers = [
             threading.Thread(target=loaded.call, args=("team_worker", self.words.ctypes.data, i))
             for i in range(1, threads)
@@ -90,7 +92,7 @@ class Role:
         base_address = self.arena.ctypes.data
         head = [count, first, self.merges.ctypes.data, self.scratch.ctypes.data, stride, self.barrier.ctypes.data]
         self.table[: len(head)] = head
-        self.table[6] = ctypes.cast(LIBC.sched_yield, ctypes.c_void_p).value
+        self.table[6] = libc("sched_yield")
         self.table[16:] = [base_address + o for o in plan.offsets]
 
     def memory(self, buffer: Buffer) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gradcheck import Array, Make, draw
 
-from alphac.ir.typesys import F64, I32, I64, SHARD, DType, Dim, TensorType
+from alphac.ir.typesys import F64, I32, I64, SHARD, Dim, DType, TensorType
 
 BATCH, SHARDS = Dim("batch", 6, 3), Dim(SHARD, 3)
 A, C, T = Dim("a", 4), Dim("c", 5), Dim("t", 7)
@@ -103,7 +103,7 @@ ELEMENTWISE = [
     Case("ceil", _op("ceil"), ONE, np.ceil),
     Case("round", _op("round"), ONE, np.round),
     Case("relu", _op("relu"), ONE, lambda x: np.where(x > 0, x, 0)),
-    Case("where", _op("where"), (MASK, *PAIR), lambda c, x, y: np.where(c, x, y)),
+    Case("where", _op("where"), (MASK, *PAIR), np.where),
     Case("cast", _op("cast", dtype=F64), ONE, lambda x: x),
     Case("stop_gradient", lambda b, x: b("mul", x, b("stop_gradient", x)), ONE, lambda x: x * x, order=0),
 ]
@@ -136,9 +136,7 @@ INDEX = [
     Case("reshape", _op("reshape", dims=(Dim("u", 1),)), (tensor(),), lambda x: x.reshape(1), "of a scalar"),
     Case("reshape", _op("reshape", dims=()), (tensor(Dim("u", 1)),), lambda x: x.reshape(()), "to a scalar"),
     Case("slice", _op("slice", dim="t", start=2, step=1, to=A), (tensor(BATCH, T),), lambda x: x[:, 2:6]),
-    Case(
-        "slice", _op("slice", dim="t", start=6, step=-2, to=A), (tensor(BATCH, T, C),), lambda x: x[:, ::-2], "backwards"
-    ),
+    Case("slice", _op("slice", dim="t", start=6, step=-2, to=A), (tensor(BATCH, T, C),), lambda x: x[:, ::-2], "back"),
     Case("slice", _op("slice", dim="t", start=1, step=3, to=Dim("t", 2)), (tensor(T),), lambda x: x[1::3], "strided"),
     Case(
         "pad",
@@ -320,7 +318,7 @@ SPECIAL = [
     Case("argmax", _op("argmax", dim="t"), BTA, lambda x: x.argmax(1), order=0),
     Case("argmin", _op("argmin", dim="t"), BTA, lambda x: x.argmin(1), order=0),
     Case("cumsum", _op("cumsum", dim="t", reverse=False), BTA, lambda x: np.cumsum(x, 1)),
-    Case("cumsum", _op("cumsum", dim="a", reverse=True), BTA, lambda x: np.cumsum(x[..., ::-1], 2)[..., ::-1], "reverse"),
+    Case("cumsum", _op("cumsum", dim="a", reverse=True), BTA, lambda x: np.cumsum(x[..., ::-1], 2)[..., ::-1], "down"),
 ]
 
 CASES = [*ELEMENTWISE, *INDEX, *GATHER, *REDUCE, *COLLECTIVE, *CONTRACT, *SPECIAL]

@@ -254,6 +254,7 @@ class RandomFunction:
     """A function of random ops over few dims: maps, reductions, contractions, combines, index ops, loops, states."""
 
     DIMS = (Dim("a", 3), Dim("b", 4), Dim("c", 2))
+    KINDS = ("map", "map", "map", "reduce", "broadcast", "flip", "contract", "loop")
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
@@ -279,11 +280,11 @@ class RandomFunction:
 
     def pick(self, pool: Sequence[Value]) -> Value:
         recent = pool[-6:] if self.random.random() < 0.6 else pool
-        return recent[self.random.integers(len(recent))]
+        return recent[int(self.random.integers(len(recent)))]
 
     def step(self, b: Builder, pool: list[Value], loops: bool) -> Value:
         x, y = self.pick(pool), self.pick(pool)
-        kind = self.random.choice(["map", "map", "map", "reduce", "broadcast", "flip", "contract", "loop"])
+        kind = self.random.choice(self.KINDS)
         if kind == "map":
             y = next((v for v in reversed(pool) if v.type == x.type and v is not x), x)
             name = str(self.random.choice(["add", "sub", "maximum", "minimum", "div"]))

@@ -141,7 +141,7 @@ def test_threads_meet_after_every_kernel(store: Cache, threads: int, inside: boo
     body = (hand_made("shift", y, x, (index,)), hand_made("shift", x, y, (index,)))
     spare = Buffer("s", TensorType(F32), "nodes")
     steps = (Repeat(300, index, True, (*body, Exchange(((spare, "sum"),))) if inside else body),)
-    program = Program("loops", [x, y, spare], steps, [(x.port, x), (y.port, y)], [])
+    program = Program("loops", [x, y, spare], steps, [(Port("input", b.name), b) for b in (x, y)], [])
     code = lower_programs([program], replace(host_target(), lowering=by_name))
     given = [np.arange(N, dtype=np.float32), np.zeros(N, np.float32)]
     (role,), stopped = run(program, code, given, 1, [1], threads, store)
@@ -157,9 +157,9 @@ def test_threads_meet_after_every_kernel(store: Cache, threads: int, inside: boo
 def test_a_guard_stops_the_segment(store: Cache, value: float):
     x, loss, after = (Buffer(n, TensorType(F32), "argument", Port("input", n)) for n in ("x", "loss", "after"))
     steps = (Guard((x,)), hand_made("break", loss, x), Guard((x, loss)), hand_made("break", after, x))
-    program = Program("guarded", [x, loss, after], steps, [(b.port, b) for b in (x, loss, after)], [])
+    program = Program("guarded", [x, loss, after], steps, [(Port("input", b.name), b) for b in (x, loss, after)], [])
     code = lower_programs([program], replace(host_target(), lowering=by_name))
-    given = [np.float32(v) for v in (value, 5, 5)]
+    given = [np.array(v, np.float32) for v in (value, 5, 5)]
     (role,), stopped = run(program, code, given, 1, [1], 2, store)
     assert stopped == {"1.0": 0, "0.0": 2, "nan": 1}[str(value)]
     assert (role.read(after) == 5) == (stopped != 0)

@@ -12,7 +12,7 @@ from scipy.signal import correlate
 from alphac.ir.builder import Builder
 from alphac.ir.core import Value
 from alphac.ir.ops import TypeRuleError
-from alphac.ir.typesys import F32, F64, DType, Dim, TensorType
+from alphac.ir.typesys import F32, F64, Dim, DType, TensorType
 
 BATCH, IN, OUT = Dim("batch", 4, 2), Dim("in", 3), Dim("out", 2)
 ROWS, COLUMNS, KERNEL_ROWS, KERNEL_COLUMNS = Dim("y", 7), Dim("x", 6), Dim("ky", 3), Dim("kx", 2)

@@ -12,8 +12,7 @@ from opcases import CASES, A, C, Case, tensor
 from alphac.ir.builder import Builder
 from alphac.ir.core import Value
 from alphac.ir.ops import DEFINITIONS, NotDifferentiable
-from alphac.ir.typesys import BF16, BOOL, F32, F64, I32, I64, U8, DType, Dim, TensorType
-
+from alphac.ir.typesys import BF16, BOOL, F32, F64, I32, I64, U8, Dim, DType, TensorType
 
 COMPARISONS = {
     "eq": lambda x, y: x == y,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from scheduling import BATCH, Draft, Machine, RandomFunction, build_loop, check, digits, inputs
 
 from alphac.ir.interpret import interpret
-from alphac.ir.passes.plan_memory import buffer_bytes, lifetimes, place_states, plan_memory, slots
+from alphac.ir.passes.plan_memory import buffer_bytes, lifetimes, meets, place_states, plan_memory, slots
 from alphac.ir.passes.project import schedule
-from alphac.ir.schedule import Exchange, Guard, Launch, Program, Repeat, subtrees
+from alphac.ir.schedule import Buffer, Exchange, Guard, Launch, Program, Repeat, Step, subtrees
 from alphac.ir.schedule_text import print_program
 from alphac.ir.typesys import F32, Dim, TensorType
 
@@ -223,6 +225,34 @@ def test_no_two_live_buffers_overlap(seed: int, count: int):
         for other_start, other_stop, other in spans[:i]:
             if life.start <= other.stop and other.start <= life.stop:
                 assert stop <= other_start or other_stop <= start
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_kernels_between_two_meetings_touch_different_memory(seed: int):
+    program = schedule(RandomFunction(seed).make(20))
+    machine = Machine(program, 4)
+
+    def span(buffer: Buffer) -> set[int]:
+        start = machine.offsets[id(buffer)]
+        return set(range(start, start + buffer_bytes(buffer, 4)))
+
+    def visit(steps: Sequence[Step]) -> None:
+        read: set[int] = set()
+        stored: set[int] = set()
+        for step, met in zip(steps, meets(steps), strict=True):
+            if isinstance(step, Repeat):
+                visit(step.steps)
+            if isinstance(step, Launch):
+                reads = set().union(*(span(v.buffer) for v in step.kernel.reads.values()))
+                stores = set().union(*(span(v.buffer) for _, v in step.kernel.stores))
+                assert not stores & (read | stored) and not reads & stored
+                read |= reads
+                stored |= stores
+            if met:
+                read, stored = set(), set()
+        assert not read and not stored
+
+    visit(program.steps)
 
 
 def test_slots_bound_the_subtrees_of_any_range():

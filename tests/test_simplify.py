@@ -152,6 +152,7 @@ CASES: list[tuple[str, Sequence[TensorType], Body, str]] = [
     ("moved_splat", [scalar(), N], lambda b, x, i: b("gather", b.broadcast(x, (A,)), i, dim="a"), "broadcast(x)"),
     ("fold", [], lambda b: b("add", b.constant(0.1, F32), b.constant(0.2, F32)), repr(0.30000001192092896)),
     ("fold", [], lambda b: b("cast", b.constant(1e10, F32), dtype=I32), str(2**31 - 1)),
+    ("fold", [], lambda b: b("cast", b.constant(0.1, BF16), dtype=F32), "0.10009765625"),
     ("fold", [], lambda b: b("mul", b.constant(200, U8, (K,)), b.constant(2, U8, (K,))), "144"),
     ("fold", [], lambda b: b("div", b.constant(0.0, F64), b.constant(0.0, F64)), "nan"),
     ("fold", [], lambda b: b("lt", b.constant(1, I64), b.constant(2, I64)), "True"),
@@ -258,9 +259,8 @@ def programs(draw: st.DrawFn) -> tuple[Sequence[TensorType], Body]:
             operands = [values[i % len(values)] for i in picks]
             try:
                 if name == "constant":
-                    values.append(
-                        b.constant(number if dtype.is_float else int(min(9, max(-9, number or 0))), dtype, (K,))
-                    )
+                    whole = int(min(9, max(-9, number)))  # NaN, which is neither, gives −9
+                    values.append(b.constant(number if dtype.is_float else whole, dtype, (K,)))
                 elif name == "cast":
                     values.append(b("cast", operands[0], dtype=to))
                 elif name == "where":

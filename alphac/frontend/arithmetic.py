@@ -10,7 +10,7 @@ from alphac.frontend.scope import Context
 from alphac.frontend.values import Axes, Counter, describe, dims_text, is_known, number, type_text
 from alphac.ir.core import Value
 from alphac.ir.span import Span
-from alphac.ir.typesys import BOOL, F64, I64, DType, Dim, TensorType
+from alphac.ir.typesys import BOOL, F64, I64, Dim, DType, TensorType
 
 OPERATORS = {
     "+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow",
@@ -18,11 +18,11 @@ OPERATORS = {
 }  # fmt: skip
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 LOGIC = frozenset({"and", "or", "xor", "not"})
-_REAL = frozenset({
-    "div", "sqrt", "rsqrt", "exp", "log", "expm1", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "gelu", "silu", "softplus",
-})  # fmt: skip
-UNARY = ("neg", "abs", "sign", "sqrt", "rsqrt", "exp", "log", "expm1", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "relu",
-         "gelu", "silu", "softplus", "floor", "ceil", "round", "not", "stop_gradient")  # fmt: skip
+# Floats only, in this order: the names that the language gives them as functions.
+_TRANSCENDENTAL = ("sqrt", "rsqrt", "exp", "log", "expm1", "log1p", "tanh", "sigmoid", "erf", "sin", "cos")
+_ACTIVATIONS = ("gelu", "silu", "softplus")
+_REAL = frozenset({"div", *_TRANSCENDENTAL, *_ACTIVATIONS})
+FUNCTIONS = ("abs", "sign", "relu", "floor", "ceil", "round", "stop_gradient", *_TRANSCENDENTAL, *_ACTIVATIONS)
 
 
 def apply(context: Context, name: str, values: list[Any], spans: list[Span], span: Span) -> Any:
@@ -37,8 +37,7 @@ def apply(context: Context, name: str, values: list[Any], spans: list[Span], spa
         if dtype is None:
             return _counters(context, name, values)
         if name in _REAL and not dtype.is_float:
-            help = f"cast it: `f32({_source(values)})`" + ("; `//` divides whole numbers" if name == "div" else "")
-            raise fail("E113", f"{_text(name)} takes floats, not {dtype}", span, help)
+            raise _floats_only(name, dtype, values, span)
         if name in LOGIC and dtype != BOOL:
             raise fail("E113", f"`{name}` joins bools, not {dtype}", span, "compare first: `x > 0`")
         if dtype == BOOL and name not in LOGIC | {"eq", "ne", "stop_gradient"}:
@@ -77,9 +76,9 @@ def where(context: Context, values: list[Any], spans: list[Span], span: Span) ->
 
 
 def emit_aligned(context: Context, name: str, tensors: list[Value]) -> Value:
-    """Broadcast by name to the axes of all operands, in order of first appearance, and apply."""
+    """Broadcast by name to the axes of all operands, in order of first appearance (a condition last), and apply."""
     dims: dict[str, Dim] = {}
-    for value in tensors:
+    for value in tensors if name != "where" else [*tensors[1:], tensors[0]]:
         for dim in value.type.dims:
             dims.setdefault(dim.name, dim)
             if dims[dim.name].size != dim.size:
@@ -109,12 +108,14 @@ def common_dtype(context: Context, name: str, values: list[Any], spans: list[Spa
                 raise fail("E113", f"{_text(name)} joins {dtype} with a bool", at, "a bool is a condition: use `where`")
         elif dtype == BOOL:
             raise fail("E113", f"{_text(name)} joins a bool with a number", at, "cast the bool: `f32(x)`")
-        elif dtype.is_integer and (not _is_whole(value) or name in ("pow", "div")):
+        elif dtype.is_integer and not _is_whole(value):
             if scalars:
                 return None  # an integer scalar is a counter
+            if name in _REAL:
+                raise _floats_only(name, dtype, values, span)
             help = f"cast the tensor: `f32({_source(values)})`"
             raise fail("E113", f"{_text(name)} joins {dtype} with {describe(value)}", at, help)
-    if dtype.is_integer and name in ("pow", "div") and scalars:
+    if dtype.is_integer and name in _REAL | {"pow"} and scalars:
         return None
     if dtype.is_integer:
         for value, at in zip(values, spans, strict=True):
@@ -123,8 +124,15 @@ def common_dtype(context: Context, name: str, values: list[Any], spans: list[Spa
     return dtype
 
 
+def _floats_only(name: str, dtype: DType, values: list[Any], span: Span) -> Diagnostics:
+    help = f"cast it: `f32({_source(values)})`" + ("; `//` divides whole numbers" if name == "div" else "")
+    return fail("E113", f"{_text(name)} takes floats, not {dtype}", span, help)
+
+
 def _check_fits(value: int, dtype: DType, span: Span) -> None:
-    low, high = (0, (1 << dtype.bits) - 1) if dtype.kind == "uint" else (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1)
+    low, high = (
+        (0, (1 << dtype.bits) - 1) if dtype.kind == "uint" else (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1)
+    )
     if not low <= value <= high:
         raise fail("E104", f"{value} does not fit {dtype} ({low} to {high})", span, "cast the tensor to a wider type")
 
@@ -181,7 +189,9 @@ def coerce(context: Context, value: Any, type: TensorType, what: str, span: Span
             if isinstance(known, float) and type.dtype.is_integer:
                 raise fail("E114", f"{what} is {type_text(type)}, not {describe(value)}", span, "write a whole number")
             if isinstance(known, bool) != (type.dtype == BOOL) and known is not None:
-                raise fail("E114", f"{what} is {type_text(type)}, not {describe(value)}", span, "write a value of that type")
+                raise fail(
+                    "E114", f"{what} is {type_text(type)}, not {describe(value)}", span, "write a value of that type"
+                )
             if isinstance(known, int) and type.dtype.is_integer:
                 _check_fits(known, type.dtype, span)
             return context.broadcast(tensor(context, value, type.dtype), type.dims)
@@ -207,7 +217,7 @@ def _known(context: Context, name: str, values: list[Any], span: Span) -> Any:
     try:
         result = _compute(name, values)
     except (OverflowError, ZeroDivisionError, ValueError):
-        raise fail("E104", f"{_text(name)} has no value here ({_operands(values)})", span, "change the numbers") from None
+        raise fail("E104", f"{_text(name)} of {_operands(values)} has no value", span, "change the numbers") from None
     if result is None:
         dtype = TensorType(F64)
         return Counter(context.emit(name, *(context.constant(float(v), dtype) for v in values)))
@@ -217,7 +227,7 @@ def _known(context: Context, name: str, values: list[Any], span: Span) -> Any:
 
 
 def _operands(values: list[Any]) -> str:
-    return ", ".join(f"{v:.6g}" if isinstance(v, float) else str(v)[:24] for v in values)
+    return " and ".join(f"{v:.6g}" if isinstance(v, float) else str(v)[:24] for v in values)
 
 
 def _compute(name: str, v: list[Any]) -> int | float | bool | None:
@@ -225,30 +235,54 @@ def _compute(name: str, v: list[Any]) -> int | float | bool | None:
     a = v[0]
     b = v[1] if len(v) > 1 else 0
     match name:
-        case "add": return a + b
-        case "sub": return a - b
-        case "mul": return a * b
-        case "div": return _divide(a, b)
-        case "floordiv": return a // b
-        case "mod": return a % b
-        case "eq": return a == b
-        case "ne": return a != b
-        case "lt": return a < b
-        case "le": return a <= b
-        case "gt": return a > b
-        case "ge": return a >= b
-        case "neg": return -a
-        case "abs": return abs(a)
-        case "sign": return (a > 0) - (a < 0)
-        case "minimum": return min(a, b)
-        case "maximum": return max(a, b)
-        case "relu": return max(a, 0)
-        case "floor": return math.floor(a)
-        case "ceil": return math.ceil(a)
-        case "round": return round(a)
-        case "stop_gradient": return a
-        case "sqrt": return math.sqrt(a)
-        case "pow" if isinstance(a, int) and isinstance(b, int) and 0 <= b <= 64: return a**b
+        case "add":
+            return a + b
+        case "sub":
+            return a - b
+        case "mul":
+            return a * b
+        case "div":
+            return _divide(a, b)
+        case "floordiv":
+            return a // b
+        case "mod":
+            return a % b
+        case "eq":
+            return a == b
+        case "ne":
+            return a != b
+        case "lt":
+            return a < b
+        case "le":
+            return a <= b
+        case "gt":
+            return a > b
+        case "ge":
+            return a >= b
+        case "neg":
+            return -a
+        case "abs":
+            return abs(a)
+        case "sign":
+            return (a > 0) - (a < 0)
+        case "minimum":
+            return min(a, b)
+        case "maximum":
+            return max(a, b)
+        case "relu":
+            return max(a, 0)
+        case "floor":
+            return math.floor(a)
+        case "ceil":
+            return math.ceil(a)
+        case "round":
+            return round(a)
+        case "stop_gradient":
+            return a
+        case "sqrt":
+            return math.sqrt(a)
+        case "pow" if isinstance(a, int) and isinstance(b, int) and 0 <= b <= 64:
+            return a**b
     return None  # fmt: skip
 
 

@@ -100,7 +100,9 @@ def _prime(context: Context, node: tree.Prime, scope: Scope) -> None:
         help = "a state changes in a `transition`, a `block` or an `optimizer`; elsewhere make a binding with `=`"
         raise fail("E133", f"`{node.name}'` cannot be assigned here", node.span, help)
     if node.name in versions.assigned:
-        raise fail("E133", f"`{node.name}'` is assigned twice", node.span, "a statement makes one next version of a state")
+        raise fail(
+            "E133", f"`{node.name}'` is assigned twice", node.span, "a statement makes one next version of a state"
+        )
     path, type = _target(context, node, scope, versions)
     value = evaluate(context, node.value, scope)
     coerced = coerce(context, value, type, f"`{node.name}'`", node.value.span)
@@ -117,7 +119,7 @@ def _target(context: Context, node: tree.Prime, scope: Scope, versions: Versions
         return path, context.read_state(path, node.span).type
     binding = scope.find(node.name)
     declaration = context.system.declarations.get(node.name)
-    if binding is None and isinstance(declaration, tree.Entry) and not scope.path:
+    if binding is None and isinstance(declaration, tree.Entry) and versions.top:
         reference = context.system.lookup(node.name, node.span, scope, context)
         assert isinstance(reference, StateReference)
         return reference.path, context.read_state(reference.path, node.span).type
@@ -130,12 +132,16 @@ def _target(context: Context, node: tree.Prime, scope: Scope, versions: Versions
 def _declare(context: Context, node: tree.Declare, scope: Scope) -> None:
     """`param` and `state` in a block: one copy for each place in the text where the block is used."""
     if scope.order == 0 or scope.versions is None:
-        raise fail("E141", f"`{node.kind}` stands outside of a block", node.span, "declare it at the top level or in a block")
+        raise fail(
+            "E141", f"`{node.kind}` stands outside of a block", node.span, "declare it at the top level or in a block"
+        )
     stack = tuple(level.dim for level in context.levels if level.stacked and level.dim is not None)
     for entry in node.entries:
         path = f"{scope.path}.{entry.name}"
         if entry.type is None:
-            raise fail("E114", f"`{entry.name}` has no type", entry.span, f"write `{node.kind} {entry.name}: f32[…] = …`")
+            raise fail(
+                "E114", f"`{entry.name}` has no type", entry.span, f"write `{node.kind} {entry.name}: f32[…] = …`"
+            )
         element = context.system.type(entry.type, scope, context)
         if element.grain is not None:
             help = "a state outlives the batch: its axes are other dims"
@@ -175,7 +181,7 @@ def call(context: Context, callee: Callee, node: tree.Call, scope: Scope) -> Any
         return Callee(declaration, given)
     given = arguments(context, declaration, node, scope)
     site = context.system.site(node)
-    with entered(context, declaration.name, node.span):
+    with Entered(context, declaration.name, node.span):
         if isinstance(declaration, tree.Region):
             return call_region(context, declaration, given, node.span)
         path = f"{scope.path}.{site}" if scope.path else site
@@ -189,7 +195,7 @@ def call(context: Context, callee: Callee, node: tree.Call, scope: Scope) -> Any
         return _call_fn(context, declaration, given, inner, node)
 
 
-class entered:
+class Entered:
     """Keeps the chain of calls, and refuses one that does not end."""
 
     def __init__(self, context: Context, name: str, span: Span) -> None:
@@ -200,7 +206,12 @@ class entered:
         if self.name in names:
             raise fail("E120", f"`{self.name}` calls itself", self.span, "use `repeat` or `scan`")
         if len(names) >= MAXIMAL_CALLS:
-            raise fail("E103", f"calls are nested more than {MAXIMAL_CALLS} deep", self.span, "call fewer functions inside others")
+            raise fail(
+                "E103",
+                f"calls are nested more than {MAXIMAL_CALLS} deep",
+                self.span,
+                "call fewer functions inside others",
+            )
         self.context.calls.append((self.name, self.span))
 
     def __exit__(self, *_: object) -> None:
@@ -226,7 +237,9 @@ def arguments(context: Context, declaration: tree.Callable, node: tree.Call, sco
             given[argument.name] = value
         elif rest is not None and taken >= _before_rest(declaration):
             if not isinstance(value, (Dim, Axes)):
-                raise fail("E116", f"`{declaration.name}` takes axes here, not {describe(value)}", argument.span, "name dims")
+                raise fail(
+                    "E116", f"`{declaration.name}` takes axes here, not {describe(value)}", argument.span, "name dims"
+                )
             extra += [value] if isinstance(value, Dim) else list(value)
         elif taken < len(positional):
             name = positional[taken].name
@@ -251,11 +264,15 @@ def _before_rest(declaration: tree.Callable) -> int:
 
 
 def _signature(declaration: tree.Callable) -> str:
-    parts = [f"{p.name}…" if p.rest else p.name + (" = …" if p.default is not None else "") for p in declaration.parameters]
+    parts = [
+        f"{p.name}…" if p.rest else p.name + (" = …" if p.default is not None else "") for p in declaration.parameters
+    ]
     return f"it is `{declaration.name}({', '.join(parts)})`"
 
 
-def bind_arguments(context: Context, declaration: tree.Callable, given: dict[str, Any], inner: Scope, span: Span) -> None:
+def bind_arguments(
+    context: Context, declaration: tree.Callable, given: dict[str, Any], inner: Scope, span: Span
+) -> None:
     """Bind parameters in the callee's scope: given values, or defaults evaluated there; types are checked."""
     for parameter in declaration.parameters:
         if parameter.name in given:
@@ -336,7 +353,9 @@ def call_region(context: Context, declaration: tree.Region, given: dict[str, Any
     for parameter in declaration.parameters:
         if parameter.type is None or parameter.rest:
             help = f"write `{parameter.name}: f32[batch, …]`"
-            raise fail("E114", f"input `{parameter.name}` of region `{declaration.name}` has no type", parameter.span, help)
+            raise fail(
+                "E114", f"input `{parameter.name}` of region `{declaration.name}` has no type", parameter.span, help
+            )
     before = context.reading
     context.reading = set()
     try:
@@ -376,4 +395,14 @@ def scalar_loss(context: Context, value: Any, span: Span) -> Value:
     return value
 
 
-__all__ = ["Diagnostics", "arguments", "bind", "bind_arguments", "call", "call_region", "run", "scalar_loss", "update_states"]
+__all__ = [
+    "Diagnostics",
+    "arguments",
+    "bind",
+    "bind_arguments",
+    "call",
+    "call_region",
+    "run",
+    "scalar_loss",
+    "update_states",
+]

@@ -20,7 +20,7 @@ from alphac.ir.span import Span
 from alphac.ir.typesys import Dim, TensorType
 
 if TYPE_CHECKING:
-    from alphac.frontend.builtins import Call
+    from alphac.frontend.calls import Call
     from alphac.frontend.system import System
 
 
@@ -87,7 +87,7 @@ def part(system: System, name: str) -> DataPart:
 
 def _declare(system: System, node: tree.Data) -> DataPart:
     try:
-        source = Source(system.directory / node.path.value)
+        source = Source(system.directory, node.path.value)
     except DataError as error:
         raise fail(error.code, error.message, node.path.span, error.help) from None
     found = DataPart(node, source)
@@ -103,7 +103,9 @@ def _declare(system: System, node: tree.Data) -> DataPart:
     if problems:
         raise Diagnostics(problems)
     if not found.columns:
-        raise fail("E302", f"`{node.name}` has no columns", node.span, "declare one: `image: f32[pixels] = images / 16`")
+        raise fail(
+            "E302", f"`{node.name}` has no columns", node.span, "declare one: `image: f32[pixels] = images / 16`"
+        )
     found.rows = _rows(found)
     return found
 
@@ -134,7 +136,11 @@ def _words(node: tree.Expression) -> list[tuple[str, tree.Expression]]:
     stack: list[Any] = [node]
     while stack:
         item = stack.pop(0)
-        if isinstance(item, tree.Call) and isinstance(item.callee, tree.Name) and item.callee.id in ("columns", "except"):
+        if (
+            isinstance(item, tree.Call)
+            and isinstance(item.callee, tree.Name)
+            and item.callee.id in ("columns", "except")
+        ):
             found.append((_call_word(item), item))
         elif isinstance(item, tree.Name):
             found.append((item.id, item))
@@ -197,21 +203,29 @@ def _joined(data: DataPart, names: list[str], node: tree.Expression) -> Stored:
         return arrays[0]
     if data.source.format != "csv" or any("," in n for n in names) or not arrays:
         raise fail("E302", "`columns` and `except` choose columns of a csv file", node.span, "name one array")
-    dtype = arrays[0].dtype if all(a.dtype == arrays[0].dtype for a in arrays) else next(
-        a.dtype for a in arrays if a.dtype.is_float
+    dtype = (
+        arrays[0].dtype
+        if all(a.dtype == arrays[0].dtype for a in arrays)
+        else next(a.dtype for a in arrays if a.dtype.is_float)
     )
     return Stored(names[0], dtype, (len(arrays),), arrays[0].rows)
 
 
 def _raw_column(
-    data: DataPart, stored: Stored, name: str, source: str, type: TensorType, window: tuple[int, int] | None, node: tree.Column
+    data: DataPart,
+    stored: Stored,
+    name: str,
+    source: str,
+    type: TensorType,
+    window: tuple[int, int] | None,
+    node: tree.Column,
 ) -> Column:
     """The stored array as a column of the IR, with the declared axes."""
     from alphac.ir.typesys import LANGUAGE_DTYPES
 
     file, span = data.source.path.name, node.span
     if stored.dtype.name not in LANGUAGE_DTYPES:
-        help = f"convert it, e.g. to int32 or float32"
+        help = "convert it, e.g. to int32 or float32"
         raise fail("E303", f"`{stored.name}` in `{file}` is stored as {stored.dtype}", span, help)
     if stored.dtype.is_float and not type.dtype.is_float:
         help = f"declare `{node.name}` as {stored.dtype}"
@@ -221,16 +235,17 @@ def _raw_column(
     raw = TensorType(stored.dtype, type.dims)
     if window is not None:
         if stored.shape:
-            raise fail("E303", f"`{stored.name}` is no sequence: each row is {stored.shape}", span, "window a 1-d array")
+            raise fail(
+                "E303", f"`{stored.name}` is no sequence: each row is {stored.shape}", span, "window a 1-d array"
+            )
         stride, offset = window
         if stored.rows < offset + type.size:
             message = f"`{stored.name}` has {stored.rows} elements, fewer than one window of {offset + type.size}"
             raise fail("E305", message, span, "shorten the window")
         return Column(name, source, raw, type.size, stride, offset)
     if math.prod(stored.shape) != type.size:
-        shape = "×".join(map(str, stored.shape)) or "single numbers"
-        message = f"rows of `{stored.name}` in `{file}` are {shape} ({math.prod(stored.shape)} elements); "
-        message += f"{type_text(type)} has {type.size}"
+        shape = f"{' × '.join(map(str, stored.shape))} elements" if stored.shape else "single numbers"
+        message = f"rows of `{stored.name}` in `{file}` are {shape}; {type_text(type)} has {type.size} elements"
         raise fail("E303", message, span, "make the dims fit the file")
     return Column(name, source, raw)
 
@@ -243,13 +258,17 @@ def _windows(system: System, context: Context, node: tree.Column, type: TensorTy
         item = stack.pop()
         if isinstance(item, tree.Call) and isinstance(item.callee, tree.Name) and item.callee.id == "window":
             if not item.arguments or not isinstance(item.arguments[0].value, tree.Name):
-                raise fail("E116", "`window` takes an array of the file", item.span, "write `window(text, stride = time)`")
+                raise fail(
+                    "E116", "`window` takes an array of the file", item.span, "write `window(text, stride = time)`"
+                )
             numbers = {"stride": type.size, "offset": 0}
             for argument in item.arguments[1:]:
                 if argument.name not in numbers:
                     raise fail("E116", "`window` takes `stride` and `offset`", argument.span, "give them by name")
                 value = evaluate(context, argument.value, system.scope)
-                whole = is_known(value) and isinstance(number(value), int) and number(value) >= (argument.name == "stride")
+                whole = (
+                    is_known(value) and isinstance(number(value), int) and number(value) >= (argument.name == "stride")
+                )
                 if not whole:
                     raise fail("E118", f"`{argument.name}` is a whole number", argument.span, "a stride is at least 1")
                 numbers[argument.name] = int(number(value))
@@ -286,7 +305,9 @@ def read_column(context: Context, column: ColumnReference, span: Span) -> Value:
         help = f"draw some: `sample({column.data}.train.{column.column}, count, seed = 0)`"
         raise fail("E141", f"`{column.column}` is of the batch, and there is none yet", span, help)
     if context.name.startswith("region"):
-        raise fail("E141", f"`{column.column}` is data; a region sees its inputs only", span, "make it an input of the region")
+        raise fail(
+            "E141", f"`{column.column}` is data; a region sees its inputs only", span, "make it an input of the region"
+        )
     grain = system.grain
     if grain is None:
         raise fail("E106", "data is read in batches, and no grain is declared", span, "write `grain 32 of batch`")
@@ -301,7 +322,9 @@ def sample(context: Context, column: ColumnReference, count: Dim, seed: int, spa
     """`count` rows of a split, drawn once, for the first version of a state."""
     found = part(context.system, column.data).columns[column.column]
     if context.name != "initialize":
-        raise fail("E141", "`sample` draws rows once, for the first version of a state", span, "use it in `state x = …`")
+        raise fail(
+            "E141", "`sample` draws rows once, for the first version of a state", span, "use it in `state x = …`"
+        )
     rows = part(context.system, column.data).rows
     if count.size > rows:
         raise fail("E305", f"`sample` draws {count.size} of {rows} rows", span, "draw fewer")
@@ -365,7 +388,9 @@ def _scan(data: DataPart, column: ColumnPart) -> None:
     if len(wrong):
         row, value = int(wrong[0]), int(numbers.reshape(-1)[wrong[0]])
         message = f"`{column.node.name}` is {value} in row {row}, and `{column.below_dim}` has {column.below} positions"
-        help = f"enlarge `{column.below_dim}`, or mend the data ({len(wrong)} such value{'s' if len(wrong) != 1 else ''})"
+        help = (
+            f"enlarge `{column.below_dim}`, or mend the data ({len(wrong)} such value{'s' if len(wrong) != 1 else ''})"
+        )
         labels = [Label(column.node.span, f"{value} in row {row}")]
         if column.below_span is not None and column.below_span.file == column.node.span.file:
             labels.append(Label(column.below_span, f"chooses along `{column.below_dim}`"))
@@ -399,9 +424,13 @@ def _split(data: DataPart) -> tuple[tree.HoldOut | None, tree.Shuffle | None]:
     hold = node.hold_outs[0] if node.hold_outs else None
     if hold is not None:
         if hold.split != "test":
-            raise fail("E307", f"what is held out is called `test`, not `{hold.split}`", hold.span, "write `hold out test 20%`")
+            raise fail(
+                "E307", f"what is held out is called `test`, not `{hold.split}`", hold.span, "write `hold out test 20%`"
+            )
         if not 0 < hold.percent < 100:
-            raise fail("E307", f"{hold.percent}% cannot be held out", hold.span, "hold out more than 0% and less than 100%")
+            raise fail(
+                "E307", f"{hold.percent}% cannot be held out", hold.span, "hold out more than 0% and less than 100%"
+            )
         if hold.stratified is not None:
             column = data.columns.get(hold.stratified.id)
             if column is None or column.type.dims or column.type.dtype.is_float or not column.direct:

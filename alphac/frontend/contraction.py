@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alphac.diagnostics import Label, fail
-from alphac.frontend.reduction import from_shards, masked
+from alphac.frontend.reduction import from_shards, masked, reduce
 from alphac.frontend.scope import Context
 from alphac.frontend.values import type_text
 from alphac.ir.core import Value
@@ -22,13 +22,22 @@ def contract_to(context: Context, a: Value, b: Value, dims: tuple[Dim, ...], spa
     """The sum of a * b over all axes that are not in `dims`."""
     if a.type.dtype != b.type.dtype:
         labels = (Label(span, f"{type_text(a.type)} and {type_text(b.type)}"),)
-        raise fail("E113", f"{a.type.dtype} meets {b.type.dtype} in a contraction", span, f"cast: `{a.type.dtype}(…)`", labels)
+        raise fail(
+            "E113", f"{a.type.dtype} meets {b.type.dtype} in a contraction", span, f"cast: `{a.type.dtype}(…)`", labels
+        )
+    a, b = _summed(context, a, b, dims, span), _summed(context, b, a, dims, span)
     grain = a.type.grain or b.type.grain
     with context.at(span):
         if grain is None or grain in dims:
             return context.emit("contract", a, b, dims=dims)
         a, b = (masked(context, v, 0) if v.type.grain is not None else v for v in (a, b))
         return from_shards(context, context.emit("contract", a, b, dims=dims), "sum")
+
+
+def _summed(context: Context, a: Value, b: Value, dims: tuple[Dim, ...], span: Span) -> Value:
+    """a without the axes that neither b nor the result has: these are summed first."""
+    kept = {d.name for d in (*dims, *b.type.dims)}
+    return reduce(context, a, tuple(n for n in a.type.names if n not in kept), "sum", span)
 
 
 def einsum(context: Context, text: str, operands: list[Value], spans: list[Span], span: Span) -> Value:
@@ -39,7 +48,9 @@ def einsum(context: Context, text: str, operands: list[Value], spans: list[Span]
     if not arrow or not all(t.isalpha() or t == "" for t in (*terms, right)):
         raise fail("E116", f'`"{text}"` is no einsum', span, 'write axes as letters: `"bk, bc -> kc"`')
     if len(terms) != len(operands):
-        raise fail("E116", f"`{text}` has {len(terms)} operands, and {len(operands)} are given", span, "one term for each")
+        raise fail(
+            "E116", f"`{text}` has {len(terms)} operands, and {len(operands)} are given", span, "one term for each"
+        )
     letters: dict[str, Dim] = {}
     for term, value, at in zip(terms, operands, spans, strict=True):
         if len(term) != len(value.type.dims):
@@ -47,7 +58,9 @@ def einsum(context: Context, text: str, operands: list[Value], spans: list[Span]
             raise fail("E111", message, at, "one letter for each axis")
         for letter, dim in zip(term, value.type.dims, strict=True):
             if letters.setdefault(letter, dim).name != dim.name or letters[letter].size != dim.size:
-                message = f"`{letter}` is `{letters[letter].name}` ({letters[letter].size}) and `{dim.name}` ({dim.size})"
+                message = (
+                    f"`{letter}` is `{letters[letter].name}` ({letters[letter].size}) and `{dim.name}` ({dim.size})"
+                )
                 raise fail("E111", message, at, "a letter stands for one axis; `rename(x, old, new)` renames one")
     names = [d.name for d in letters.values()]
     if len(set(names)) != len(names):
@@ -64,8 +77,6 @@ def einsum(context: Context, text: str, operands: list[Value], spans: list[Span]
 
 def _fold(context: Context, operands: list[Value], result: tuple[Dim, ...], span: Span) -> Value:
     """Join operands from left to right; an axis is summed as soon as no later operand has it."""
-    from alphac.frontend.reduction import reduce
-
     wanted = {d.name for d in result}
     value = operands[0]
     for i, other in enumerate(operands[1:], 1):

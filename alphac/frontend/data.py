@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,14 +43,14 @@ class Source:
     `arrays` says what it holds. In a csv file every column is an array of its own; integers are i64, other numbers f64.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, directory: Path, name: str) -> None:
+        self.path = path = directory / name
         if path.suffix not in FORMATS:
             known = ", ".join(sorted(FORMATS))
             raise DataError("E309", f"`{path.name}` is of no known format", f"there are {known}")
         self.format = FORMATS[path.suffix]
         if not path.exists():
-            raise DataError("E300", f"there is no data file `{path}`", "paths are relative to the `.alpha` file")
+            raise DataError("E300", f"there is no data file `{name}`", "paths are relative to the `.alpha` file")
         self.arrays: dict[str, Stored] = {}
         self._csv: dict[str, np.ndarray[Any, Any]] = {}
         try:
@@ -57,13 +58,16 @@ class Source:
         except DataError:
             raise
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, csv.Error) as error:
-            message = f"`{path.name}` is not a good {self.format} file: {str(error).splitlines()[0] if str(error) else 'empty'}"
+            reason = str(error).splitlines()[0] if str(error) else "it ends too early"
+            message = f"`{path.name}` is not a good {self.format} file: {reason}"
             raise DataError("E301", message, "make the file anew, or name the right one") from None
 
     # ------------------------------------------------------------------------------------------------------- opening
     def _add(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         if dtype.name not in _DTYPES or not dtype.isnative:
-            self.arrays[name] = Stored(name, DType(dtype.name, "int", 8 * dtype.itemsize), shape[1:], shape[0] if shape else 0)
+            self.arrays[name] = Stored(
+                name, DType(dtype.name, "int", 8 * dtype.itemsize), shape[1:], shape[0] if shape else 0
+            )
             return
         if not shape:
             return
@@ -80,15 +84,18 @@ class Source:
     def _open_npy(self) -> None:
         with open(self.path, "rb") as file:
             shape, dtype = _npy_header(file)
+            missing = file.tell() + dtype.itemsize * math.prod(shape) - self.path.stat().st_size
+        if missing > 0:
+            raise ValueError(f"{missing} bytes are missing at its end")
         self._add("array", dtype, shape)
-        np.load(self.path, mmap_mode="r", allow_pickle=False)  # refuses a file that is too short
 
     def _open_safetensors(self) -> None:
         from safetensors import SafetensorError, safe_open
 
         try:
             with safe_open(self.path, "np") as file:
-                for name in file.keys():
+                names = list(file.keys())
+                for name in names:
                     part = file.get_slice(name)
                     shape, code = tuple(part.get_shape()), part.get_dtype()
                     if shape:
@@ -102,7 +109,9 @@ class Source:
         try:
             bytes(raw).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise DataError("E301", f"byte {error.start} of `{self.path.name}` is not UTF-8", "save the text as UTF-8") from None
+            raise DataError(
+                "E301", f"byte {error.start} of `{self.path.name}` is not UTF-8", "save the text as UTF-8"
+            ) from None
         self.arrays["text"] = Stored("text", U8, (), len(raw))
 
     def _open_csv(self) -> None:

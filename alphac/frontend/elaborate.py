@@ -10,7 +10,7 @@ from typing import Any
 
 import alphac.ir.ops  # noqa: F401  (fills the table of ops)
 from alphac.diagnostics import Diagnostics, fail
-from alphac.frontend import columns, evaluation, learning, regions, tree
+from alphac.frontend import builtins, builtins_move, builtins_random, columns, evaluation, learning, regions, tree  # noqa: F401  (fill the table of functions)
 from alphac.frontend.expressions import evaluate
 from alphac.frontend.scope import Context, Scope
 from alphac.frontend.system import System
@@ -44,6 +44,7 @@ class _Elaboration:
     def __init__(self, system: System) -> None:
         self.system = system
         self.read: set[str] = set()
+        self.transitions = 0
 
     def module(self) -> Module:
         system = self.system
@@ -53,6 +54,7 @@ class _Elaboration:
         self._attempt(self._frame)
         system.check_overrides()
         self._stop()
+        assert name is not None
         module = Module(name.name, system.grain, system.seed)
         for node in system.statements:
             self._attempt(lambda node=node: self._declare(node, module))
@@ -63,7 +65,7 @@ class _Elaboration:
                 self._attempt(lambda node=node: self._evaluate(node, module))
         self._stop()
         self._initialize(module)
-        self._attempt(lambda: self._unused())
+        self._attempt(self._unused)
         self._attempt(lambda: self._training(module))
         self._stop()
         for path in system.state_order():
@@ -141,6 +143,7 @@ class _Elaboration:
         changed: dict[str, None] = {}
         statements = [n for n in system.statements if isinstance(n, (tree.Learn, tree.Transition, tree.Together))]
         for node in statements:
+
             def work(node: tree.Node = node) -> None:
                 updates = self._updates(context, node, losses)
                 context.versions.update(updates)
@@ -156,7 +159,8 @@ class _Elaboration:
         if isinstance(node, tree.Learn):
             return learning.learn(context, node, losses, self._label(node, losses))
         if isinstance(node, tree.Transition):
-            return learning.transition(context, node)
+            self.transitions += 1
+            return learning.transition(context, node, f"transition.{self.transitions}")
         assert isinstance(node, tree.Together)
         found: dict[str, Value] = {}
         for inner in node.statements:
@@ -189,6 +193,7 @@ class _Elaboration:
         system = self.system
         context = Context(system, "initialize")
         for path in system.state_order():
+
             def work(path: str = path) -> None:
                 context.versions[path] = learning.initial_value(context, system.states[path])
 
@@ -209,7 +214,9 @@ class _Elaboration:
         if node is None:
             return
         if not isinstance(system.declarations.get(node.data.id), tree.Data):
-            raise fail("E138", f"`{node.data.id}` is not data", node.data.span, "declare it: `data NAME from \"FILE\" { … }`")
+            raise fail(
+                "E138", f"`{node.data.id}` is not data", node.data.span, 'declare it: `data NAME from "FILE" { … }`'
+            )
         if not any(isinstance(n, (tree.Learn, tree.Transition, tree.Together)) for n in system.statements):
             raise fail("E132", "there is nothing to train", node.span, "write a `learn` or a `transition`")
         amount = _whole(system, node.amount, f"the number of {node.unit}s", least=1)
@@ -218,11 +225,15 @@ class _Elaboration:
         counts = {"epoch": 0, "step": 0}
         for checkpoint in node.checkpoints:
             every = checkpoint.every
-            counts[checkpoint.unit] = 1 if every is None else _whole(system, every, "the distance of checkpoints", least=1)
+            counts[checkpoint.unit] = (
+                1 if every is None else _whole(system, every, "the distance of checkpoints", least=1)
+            )
         rows, batch = columns.part(system, node.data.id).rows, system.grain.size if system.grain is not None else 1
         hold = columns.finished(system, node.data.id).held_out
         if int(rows * (1 - hold)) < batch and not node.keep_ragged:
-            message = f"`{node.data.id}` has {int(rows * (1 - hold))} examples to train on, fewer than one batch of {batch}"
+            message = (
+                f"`{node.data.id}` has {int(rows * (1 - hold))} examples to train on, fewer than one batch of {batch}"
+            )
             raise fail("E306", message, node.span, "make the batch smaller, or write `keep ragged batch`")
         module.training = Training(
             node.data.id,
@@ -242,5 +253,7 @@ def _whole(system: System, node: tree.Expression, what: str, least: int = 0) -> 
     value: Any = evaluate(Context(system, "frame"), node, Scope(None, ""))
     known = number(value) if is_known(value) else None
     if not isinstance(known, int) or isinstance(known, bool) or known < least:
-        raise fail("E138", f"{what} is a whole number of at least {least}, not {describe(value)}", node.span, "write a number")
+        raise fail(
+            "E138", f"{what} is a whole number of at least {least}, not {describe(value)}", node.span, "write a number"
+        )
     return known

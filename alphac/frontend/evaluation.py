@@ -20,7 +20,7 @@ def elaborate_evaluate(system: System, node: tree.Evaluate) -> tuple[Evaluation,
     context.finish = Finish()
     system.number_sites(node.value)
     with context.at(node.span):
-        value = run(context, node.value, Scope(None, ""))
+        value = run(context, node.value, Scope(None, context.name))
         span = node.value.statements[-1].span if node.value.statements else node.value.span
         result = as_tensor(context, value, span)
         if result.type.dims or result not in context.finish.values:

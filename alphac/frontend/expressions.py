@@ -55,7 +55,7 @@ def _name(context: Context, node: tree.Name, scope: Scope) -> Any:
 
 def named(context: Context, name: str, span: Span, scope: Scope) -> Any:
     """What a name stands for; states and columns are left as references."""
-    from alphac.frontend.builtins import BUILTINS, CONSTANTS
+    from alphac.frontend.calls import BUILTINS, CONSTANTS
 
     binding = scope.find(name)
     if binding is not None:
@@ -92,9 +92,13 @@ def settle(context: Context, value: Any, span: Span) -> Any:
 def _primed(context: Context, node: tree.Primed, scope: Scope) -> Any:
     versions = scope.versions
     if versions is None:
-        raise fail("E133", f"`{node.id}'` has no meaning here", node.span, "only a transition, a block or an optimizer has it")
+        raise fail(
+            "E133", f"`{node.id}'` has no meaning here", node.span, "only a transition, a block or an optimizer has it"
+        )
     if node.id not in versions.assigned:
-        raise fail("E133", f"`{node.id}'` is read before it is assigned", node.span, f"assign it above: `{node.id}' = …`")
+        raise fail(
+            "E133", f"`{node.id}'` is read before it is assigned", node.span, f"assign it above: `{node.id}' = …`"
+        )
     binding = versions.assigned[node.id]
     return context.sliced(binding.value, binding.depth) if isinstance(binding.value, Value) else binding.value
 
@@ -113,7 +117,9 @@ def _attribute(context: Context, node: tree.Attribute, scope: Scope) -> Any:
         target = evaluate(context, node.target, scope)
     if isinstance(target, DataReference):
         return settle(context, member(context.system, target, node.name, node.span), node.span)
-    raise fail("E117", f"{describe(target)} has no `.{node.name}`", node.span, "only data has parts: `digits.train.image`")
+    raise fail(
+        "E117", f"{describe(target)} has no `.{node.name}`", node.span, "only data has parts: `digits.train.image`"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ operators
@@ -126,8 +132,10 @@ def _binary(context: Context, node: tree.Binary, scope: Scope) -> Any:
     left, right = evaluate(context, node.left, scope), evaluate(context, node.right, scope)
     if node.operator == "@":
         return _join(context, node, left, right, scope)
-    if isinstance(left, (Axes, Dim)) and isinstance(right, (Axes, Dim)) and (
-        node.operator == "&" or isinstance(left, Axes) or isinstance(right, Axes)
+    if (
+        isinstance(left, (Axes, Dim))
+        and isinstance(right, (Axes, Dim))
+        and (node.operator == "&" or isinstance(left, Axes) or isinstance(right, Axes))
     ):
         return _axes_operator(node, left, right)
     if node.operator == "&":
@@ -204,7 +212,9 @@ def _index(context: Context, node: tree.Index, scope: Scope) -> Any:
 
     target = evaluate(context, node.target, scope)
     if isinstance(target, ElementType):
-        raise fail("E101", f"`{target.dtype}[…]` is a type, and a value is expected", node.span, f"cast by `{target.dtype}(x)`")
+        raise fail(
+            "E101", f"`{target.dtype}[…]` is a type, and a value is expected", node.span, f"cast by `{target.dtype}(x)`"
+        )
     if isinstance(target, tuple):
         position = evaluate(context, node.indices[0], scope)
         if len(node.indices) != 1 or not is_known(position) or not -len(target) <= number(position) < len(target):
@@ -230,7 +240,7 @@ def _index(context: Context, node: tree.Index, scope: Scope) -> Any:
 # --------------------------------------------------------------------------------------------------------------- calls
 def _call(context: Context, node: tree.Call, scope: Scope) -> Any:
     from alphac.frontend import bodies
-    from alphac.frontend.builtins import Call
+    from alphac.frontend.calls import Call
 
     if isinstance(node.callee, tree.Name):
         callee = named(context, node.callee.id, node.callee.span, scope)
@@ -242,7 +252,9 @@ def _call(context: Context, node: tree.Call, scope: Scope) -> Any:
         return _cast(context, node, callee, scope)
     if isinstance(callee, Callee):
         return bodies.call(context, callee, node, scope)
-    raise fail("E117", f"{describe(settle(context, callee, node.span))} cannot be called", node.callee.span, "remove the `(`")
+    raise fail(
+        "E117", f"{describe(settle(context, callee, node.span))} cannot be called", node.callee.span, "remove the `(`"
+    )
 
 
 def _cast(context: Context, node: tree.Call, callee: ElementType, scope: Scope) -> Any:
@@ -270,7 +282,9 @@ def _if(context: Context, node: tree.If, scope: Scope) -> Any:
     condition = evaluate(context, node.condition, scope)
     if not isinstance(condition, bool):
         help = "the compiler chooses here; to choose per element write `where(condition, x, y)`"
-        raise fail("E121", f"`if` needs a bool known when compiling, not {describe(condition)}", node.condition.span, help)
+        raise fail(
+            "E121", f"`if` needs a bool known when compiling, not {describe(condition)}", node.condition.span, help
+        )
     if condition:
         return run(context, node.then, scope)
     if isinstance(node.otherwise, tree.If):

@@ -13,15 +13,21 @@ MAXIMAL_DEPTH = 200
 _OPEN = {"LPAR": "RPAR", "LSQB": "RSQB", "LBRACE": "RBRACE"}
 _CLOSE = {close: open for open, close in _OPEN.items()}
 # A line that ends in one of these goes on.
-_CONTINUED = frozenset(
-    "EQUAL COMMA COLON SUM_OPERATOR PRODUCT_OPERATOR PERCENT MINUS COMPARISON POWER NOT AND OR LIKE __ANON_0 DOT WITH ON FROM".split()
-)
+_CONTINUED = frozenset({
+    "EQUAL", "COMMA", "COLON", "SUM_OPERATOR", "PRODUCT_OPERATOR", "PERCENT", "MINUS", "COMPARISON", "POWER",
+    "NOT", "AND", "OR", "LIKE", "DOT", "WITH", "ON", "FROM", "__ANON_0",
+})  # fmt: skip
 
 
 class Layout:
     """Between lexer and parser: drops newlines that end nothing, adds one before each `}`."""
 
-    always_accept = ("_NL", "NAME")
+    # What the lexer knows in every state: all but keywords, so that errors are found by the parser, which says what it
+    # expects.
+    always_accept = (
+        "_NL", "NAME", "PRIMED", "NUMBER", "STRING", "LPAR", "RPAR", "LSQB", "RSQB", "LBRACE", "RBRACE", "COMMA",
+        "COLON", "EQUAL", "DOT", "MINUS", "PERCENT", "POWER", "SUM_OPERATOR", "PRODUCT_OPERATOR", "COMPARISON",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.file = ""

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from alphac.diagnostics import fail, nearest
 from alphac.frontend import tree
 from alphac.frontend.arithmetic import apply, as_tensor, coerce
-from alphac.frontend.bodies import arguments, bind_arguments, entered, run, scalar_loss
+from alphac.frontend.bodies import Entered, arguments, bind_arguments, run, scalar_loss
 from alphac.frontend.expressions import evaluate
 from alphac.frontend.scope import Binding, Context, Level, Scope, Versions
-from alphac.frontend.values import Callee, Counter, StateInfo, StateReference, describe
+from alphac.frontend.values import Axes, Callee, Counter, StateInfo, StateReference, describe
 from alphac.ir.core import Block, Port, Value
 from alphac.ir.ops.define import TypeRuleError
 from alphac.ir.span import Span
-from alphac.ir.typesys import TensorType
+from alphac.ir.typesys import I64, TensorType
 
 if TYPE_CHECKING:
-    from alphac.frontend.builtins import Call
+    from alphac.frontend.calls import Call
     from alphac.frontend.system import System
 
 
@@ -33,7 +33,7 @@ def learn(context: Context, node: tree.Learn, losses: list[tuple[Port, Value]], 
             message = f"`with` takes an optimizer, not {describe(rule)}"
             raise fail("E117", message, node.optimizer.span, "e.g. `with adam(1e-3)`")
         current = [context.read_state(p, node.span) for p in paths]
-        gradients, loss, updates = _gradients(context, node, paths, current)
+        gradients, loss, updates = _gradients(context, node, paths, current, label)
         losses.append((Port("loss", label), loss))
         scopes = [_ParameterScope(p, v, g) for p, v, g in zip(paths, current, gradients, strict=True)]
         name = _optimizer_name(system, rule, node)
@@ -43,7 +43,7 @@ def learn(context: Context, node: tree.Learn, losses: list[tuple[Port, Value]], 
 
 
 def _gradients(
-    context: Context, node: tree.Learn, paths: list[str], current: list[Value]
+    context: Context, node: tree.Learn, paths: list[str], current: list[Value], label: str
 ) -> tuple[list[Value], Value, dict[str, Value]]:
     """The `grad` op: gradients, the loss, and next versions of the states of the blocks used."""
     arguments_ = [Value(v.type, p.rpartition(".")[2]) for p, v in zip(paths, current, strict=True)]
@@ -53,7 +53,7 @@ def _gradients(
     reading, context.reading = context.reading, set()
     try:
         with context.inside(level):
-            value = run(context, node.loss, Scope(None, ""))
+            value = run(context, node.loss, Scope(None, f"learn.{label}"))
             span = node.loss.statements[-1].span if node.loss.statements else node.loss.span
             loss = scalar_loss(context, value, span)
     finally:
@@ -61,7 +61,7 @@ def _gradients(
         used, context.reading = context.reading, context.reading | reading
     for path in paths:
         if path not in used:
-            help = f"remove it from the list, or let the loss depend on it"
+            help = "remove it from the list, or let the loss depend on it"
             raise fail("E130", f"`{path}` is learned here, but this loss does not use it", node.span, help)
     level.block.results = (loss, *level.updates.values())
     try:
@@ -87,7 +87,11 @@ def _targets(context: Context, node: tree.Learn) -> list[str]:
                     help = "only a `param` is learned by gradient; a `state` changes by `transition`"
                     raise fail("E132", f"`{dotted}` is not a param", target.span, help)
                 near = nearest(dotted, params)
-                help = f"did you mean `{near}`?" if near else "params are declared by `param`; `region.*` names all of a region"
+                help = (
+                    f"did you mean `{near}`?"
+                    if near
+                    else "params are declared by `param`; `region.*` names all of a region"
+                )
                 raise fail("E110", f"there is no param `{dotted}`", target.span, help)
             chosen = [dotted]
         else:
@@ -111,10 +115,10 @@ def _star_help(system: System, dotted: str) -> str:
     return f"did you mean `{near}.*`?" if near else "`REGION.*` names the params that a region uses"
 
 
-def transition(context: Context, node: tree.Transition) -> dict[str, Value]:
+def transition(context: Context, node: tree.Transition, name: str) -> dict[str, Value]:
     """Next versions by a rule without gradient."""
-    versions = Versions()
-    scope = Scope(None, "", 0, versions)
+    versions = Versions(top=True)
+    scope = Scope(None, name, 0, versions)
     context.system.number_sites(node.body)
     with context.at(node.span):
         run(context, node.body, scope)
@@ -175,7 +179,7 @@ class _Rule:
         assert rule.bound is not None
         context.system.number_sites(declaration.body)
         scopes: list[Scope] = []
-        with entered(context, declaration.name, span):
+        with Entered(context, name, span):
             for parameter in parameters:
                 scopes.append(self._scope(declaration, rule.bound, parameter, f"{name}.{parameter.path}", span))
             for statement in declaration.body.statements:
@@ -242,7 +246,8 @@ class _Rule:
         inner: list[_ParameterScope] = []
         for scope, parameter in zip(scopes, parameters, strict=True):
             p, g = (
-                coerce(context, evaluate(context, a.value, scope), parameter.p.type, "it", a.span) for a in node.arguments
+                coerce(context, evaluate(context, a.value, scope), parameter.p.type, "it", a.span)
+                for a in node.arguments
             )
             inner.append(_ParameterScope(parameter.path, p, g))
         return self.run(rule, inner, f"{name}.{rule.declaration.name}", node.span)
@@ -284,7 +289,9 @@ def total(call: Call) -> Any:
     """The sum of an expression over all learned parameters, in order of declaration."""
     context = call.context
     if not context.lockstep:
-        raise fail("E141", "`total` sums over learned parameters, and there are none here", call.span, "use it in an optimizer")
+        raise fail(
+            "E141", "`total` sums over learned parameters, and there are none here", call.span, "use it in an optimizer"
+        )
     node = call.node.arguments[0].value
     if call.node in context.totals_here:
         return context.totals_here[call.node]
@@ -294,7 +301,12 @@ def total(call: Call) -> Any:
         view.names = dict(names)
         value = evaluate(context, node, view)
         if isinstance(value, Value) and value.type.dims:
-            raise fail("E114", f"`total` sums single numbers, not {describe(value)}", node.span, "reduce it: `total(sum(g * g))`")
+            raise fail(
+                "E114",
+                f"`total` sums single numbers, not {describe(value)}",
+                node.span,
+                "reduce it: `total(sum(g * g))`",
+            )
         parts.append(value)
     result = parts[0]
     for part in parts[1:]:
@@ -313,7 +325,7 @@ def _stacked(context: Context, info: StateInfo, stack: list[Any]) -> Value:
     if not stack:
         return _element(context, info)
     dim = stack[0]
-    index = Value(TensorType(_i64()), "index")
+    index = Value(TensorType(I64), "index")
     level = Level(Block(), dim, True, index)
     with context.inside(level):
         value = _stacked(context, info, stack[1:])
@@ -324,12 +336,6 @@ def _stacked(context: Context, info: StateInfo, stack: list[Any]) -> Value:
         slices=tuple(dim.name for _ in level.slices),
     )  # fmt: skip
     return op.result
-
-
-def _i64() -> Any:
-    from alphac.ir.typesys import I64
-
-    return I64
 
 
 def _element(context: Context, info: StateInfo) -> Value:
@@ -346,21 +352,19 @@ def _element(context: Context, info: StateInfo) -> Value:
 
 
 def _initialized(context: Context, callee: Callee, info: StateInfo) -> Any:
-    """Run an initializer. It sees the declared axes as `shape`, and `fan_in` and `fan_out`: the last axis is the output,
-    the others are the input."""
-    from alphac.frontend.builtins import builtin_axes
-
+    """Run an initializer. It sees the declared axes as `shape`, and `fan_in` and `fan_out`: the last axis is the output
+    and the others are the input."""
     declaration = callee.declaration
     scope = Scope(None, info.path, info.order[0])
     sizes = info.element.shape
     fan_in = 1
     for size in sizes[:-1]:
         fan_in *= size
-    scope.bind("shape", builtin_axes(info.element.dims), 0)
+    scope.bind("shape", Axes(info.element.dims), 0)
     scope.bind("fan_in", fan_in, 0)
     scope.bind("fan_out", sizes[-1] if sizes else 1, 0)
     context.system.number_sites(declaration.body)
-    with entered(context, declaration.name, info.value.span):
+    with Entered(context, declaration.name, info.value.span):
         bind_arguments(context, declaration, callee.bound or {}, scope, info.value.span)
         value = run(context, declaration.body, scope)
     if isinstance(value, Callee) and isinstance(value.declaration, tree.Initializer):

@@ -113,7 +113,9 @@ def _leaving(context: Context, name: str, inner: Scope, first: Value, node: tree
     value = as_tensor(context, inner.names[name].value, node.body.span)
     same = value.type.dtype == first.type.dtype and set(value.type.dims) == set(first.type.dims)
     if not same:
-        message = f"the loop carries `{name}` as {type_text(first.type)}, but its body makes {type_text(value.type)} of it"
+        message = (
+            f"the loop carries `{name}` as {type_text(first.type)}, but its body makes {type_text(value.type)} of it"
+        )
         span = _last_binding(node.body, name) or node.body.span
         raise fail("E122", message, span, f"give `{name}` its final type before the loop, or use another name inside")
     return context.broadcast(value, first.type.dims)
@@ -132,7 +134,9 @@ def _collected(context: Context, value: Any, dim: Dim, span: Span) -> list[Value
     for part in parts:
         if part.type.has(dim.name):
             message = f"the loop collects {type_text(part.type)} along `{dim.name}`, an axis it has already"
-            raise fail("E122", message, span, f"rename the axis, or bind the value to a name so that it is not the body's")
+            raise fail(
+                "E122", message, span, "rename the axis, or bind the value to a name so that it is not the body's"
+            )
     return parts
 
 

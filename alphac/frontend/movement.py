@@ -22,7 +22,9 @@ def drop_axis(context: Context, x: Value, name: str) -> Value:
 def element_at(context: Context, x: Value, dim: Dim, position: int, span: Span) -> Value:
     """x at one position along an axis, which it loses. Negative positions count from the end."""
     if not -dim.size <= position < dim.size:
-        raise fail("E123", f"`{dim.name}` has {dim.size} elements; there is no {position}", span, "positions count from 0")
+        raise fail(
+            "E123", f"`{dim.name}` has {dim.size} elements; there is no {position}", span, "positions count from 0"
+        )
     if dim.shards:
         raise fail("E123", f"`{dim.name}` is the batch: no example is special", span, "choose along another axis")
     with context.at(span):

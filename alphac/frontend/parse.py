@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
+from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+from lark.exceptions import VisitError
 from lark.tree import Meta
 from lark.visitors import Transformer_NonRecursive, v_args
 
@@ -17,6 +18,7 @@ from alphac.frontend.layout import MAXIMAL_DEPTH, Layout, span_of
 from alphac.ir.span import Span
 
 MAXIMAL_SOURCE = 4 << 20  # characters
+MAXIMAL_CHAIN = 1000  # operators in a row: `a + b + …` nests as deep as it is long
 
 
 def read_source(path: str | Path) -> str:
@@ -35,7 +37,10 @@ def read_source(path: str | Path) -> str:
         column = error.start - (raw.rfind(b"\n", 0, error.start) + 1) + 1
         span = Span(str(path), line, column, line, column + 1)
         raise fail(
-            "E102", f"byte {raw[error.start]:#04x} is not UTF-8", span, "save the file as UTF-8, e.g. with `iconv -t UTF-8`"
+            "E102",
+            f"byte {raw[error.start]:#04x} is not UTF-8",
+            span,
+            "save the file as UTF-8, e.g. with `iconv -t UTF-8`",
         ) from None
     return text.replace("\r\n", "\n")
 
@@ -43,7 +48,9 @@ def read_source(path: str | Path) -> str:
 def parse(text: str, file: str) -> tree.System:
     """The syntax tree of a file's text. Raises Diagnostics."""
     if len(text) > MAXIMAL_SOURCE:
-        raise fail("E100", f"`{file}` has {len(text)} characters, more than {MAXIMAL_SOURCE}", None, "split it with `use`")
+        raise fail(
+            "E100", f"`{file}` has {len(text)} characters, more than {MAXIMAL_SOURCE}", None, "split it with `use`"
+        )
     nul = text.find("\0")
     if nul >= 0:
         line = text.count("\n", 0, nul) + 1
@@ -55,7 +62,11 @@ def parse(text: str, file: str) -> tree.System:
     except UnexpectedInput as error:
         raise _syntax_error(error, text, file) from None
     _check_depth(parsed, file)
-    return tree.System(Span(file, 1, 1, 1, 1), text, tuple(_ToTree(file).transform(parsed)))
+    try:
+        declarations = _ToTree(file).transform(parsed)
+    except VisitError as error:
+        raise error.orig_exc from None
+    return tree.System(Span(file, 1, 1, 1, 1), text, tuple(declarations))
 
 
 @cache
@@ -84,23 +95,29 @@ def _span(meta: Meta, file: str) -> Span:
 
 # -------------------------------------------------------------------------------------------------------- syntax errors
 _READABLE = {
-    "NAME": "a name", "NUMBER": "a number", "STRING": "a text in quotes", "PRIMED": "a primed name", "_NL": "a new line",
-    "$END": "the end of the file", "LPAR": "`(`", "RPAR": "`)`", "LSQB": "`[`", "RSQB": "`]`", "LBRACE": "`{`", "RBRACE": "`}`",
-    "COMMA": "`,`", "COLON": "`:`", "EQUAL": "`=`", "DOT": "`.`", "MINUS": "`-`",
-    "DOT_STAR": "`.*`", "COMPARISON": "a comparison", "SUM_OPERATOR": "`+`", "PRODUCT_OPERATOR": "`*`", "POWER": "`**`",
-    "PERCENT": "`%`",
+    "NAME": "a name", "NUMBER": "a number", "STRING": "a text in quotes", "PRIMED": "a primed name",
+    "_NL": "a new line", "$END": "the end of the file", "COMPARISON": "a comparison", "LPAR": "`(`", "RPAR": "`)`",
+    "LSQB": "`[`", "RSQB": "`]`", "LBRACE": "`{`", "RBRACE": "`}`", "COMMA": "`,`", "COLON": "`:`", "EQUAL": "`=`",
+    "DOT": "`.`", "DOT_STAR": "`.*`", "MINUS": "`-`", "SUM_OPERATOR": "`+`", "PRODUCT_OPERATOR": "`*`",
+    "POWER": "`**`", "PERCENT": "`%`",
 }  # fmt: skip
 _OPERATORS = {"COMPARISON", "SUM_OPERATOR", "PRODUCT_OPERATOR", "POWER", "AND", "OR", "LIKE", "PERCENT"}
 _EXPRESSION = {"NAME", "NUMBER", "STRING", "PRIMED", "LPAR", "MINUS", "NOT", "IF", "REPEAT", "SCAN"}
 
-# Texts that show a common mistake, and what to do about it. Matched by the parser's state, not by the words.
+# Texts that show a common mistake, and what to do about it.
 _COMMON = {
-    "`=` makes a binding; to compare, write `==`": ["region f(x: f32[a]) -> f32[a] { (x = 1) }", "let a = (b = 1)"],
-    "a declaration names its type: `NAME: f32[dims] = value`": ["param w = 0\n}", "data d from \"f\" { x = 1 }"],
+    "`=` makes a binding; to compare, write `==`": [
+        "region f(x: f32[a]) -> f32[a] { (x = 1) }",
+        "fn f(x) { g((x = 1)) }",
+        "let a = b = 1\n",
+        "let a = (b = 1)\n",
+    ],
+    "write `NAME: f32[dims] = value`": ["param w f32[a]", "param a: f32[b] = 0, w f32[a]", "state w f32[a]"],
+    "a column names its type: `image: f32[pixels] = images`": ['data d from "f" { x = 1 }'],
     "a region says what it results in: `region f(x: f32[batch]) -> f32[batch] { … }`": ["region f(x: f32[a]) {"],
-    "`learn` lists parameters: `learn w, b with adam(1e-3) minimizing { … }`": ["learn with adam", "learn { "],
-    "the text is from a file: `data NAME from \"FILE\" { … }`": ["data d {", "data d from file {"],
-    "a dim has a size: `dim batch = 128`": ["dim batch\n", "dim batch, width = 3"],
+    "`learn` lists parameters: `learn w, b with adam(1e-3) minimizing { … }`": ["learn with adam", "learn {"],
+    'data comes from a file: `data NAME from "FILE" { … }`': ["data d {", "data d from file {"],
+    "a dim has a size: `dim batch = 128`": ["dim batch\n", "dim batch, width = 3\n"],
 }
 
 
@@ -115,9 +132,7 @@ def _syntax_error(error: UnexpectedInput, text: str, file: str) -> Diagnostics:
         help = {"'": "a text stands in double quotes", "!": "not equal is `!=`, not is `not`", "|": "or is `or`",
                 "^": "a power is `**`"}.get(character, "")  # fmt: skip
         return fail("E101", f"`{character}` has no meaning here", span, help or "remove it")
-    if not isinstance(error, UnexpectedToken):
-        assert isinstance(error, UnexpectedEOF)
-        return fail("E101", "the file ends too early", None, "close what is open")
+    assert isinstance(error, UnexpectedToken)
     token = error.token
     expected = set(error.accepts or error.expected)
     found = "the end of the file" if token.type == "$END" else "the line ends" if token.type == "_NL" else f"`{token}`"
@@ -126,35 +141,51 @@ def _syntax_error(error: UnexpectedInput, text: str, file: str) -> Diagnostics:
         line = max(1, text.rstrip("\n").count("\n") + 1)
         last = len(text.rstrip("\n").split("\n")[-1])
         span = Span(file, line, max(1, last), line, last + 1)
-    help = error.match_examples(_parser()[0].parse, _COMMON, use_accepts=True) if token.type != "$END" else None
+    help = _advice(error)
     wanted = _expectation(expected)
     message = f"{found}, where {wanted} is expected" if found == "the line ends" else f"expected {wanted}, not {found}"
-    if help is None:
+    if not help:
         help = _spelling(token, expected) or (
-            "a bracket or brace is still open" if token.type == "$END" else f"write {wanted}, or remove {found}"
-            if found != "the line ends" else "finish the statement; inside ( ) and [ ] a line may break anywhere"
+            "a bracket or brace is still open"
+            if token.type == "$END"
+            else f"write {wanted}, or remove {found}"
+            if found != "the line ends"
+            else "finish the statement; inside ( ) and [ ] a line may break anywhere"
         )
     return fail("E101", message, span, help)
+
+
+def _advice(error: UnexpectedToken) -> str:
+    """What to do about a common mistake: one whose example stops the parser at the same place by the same token."""
+    for advice, examples in _COMMON.items():
+        for example in examples:
+            try:
+                _parser()[0].parse(example)
+            except UnexpectedToken as known:
+                same = known.token.type == error.token.type and known.accepts == error.accepts
+                if same and (known.token.type == "EQUAL" or known.state.position == error.state.position):
+                    return advice
+            except (UnexpectedInput, Diagnostics):
+                continue
+    return ""
 
 
 def _expectation(expected: set[str]) -> str:
     """What the parser would take, in few words."""
     rest = set(expected)
+    terminals = {t.name: t.pattern.value for t in _parser()[0].terminals if t.pattern.type == "str"}
     names: list[str] = []
     if len(rest & _EXPRESSION) >= 5:
         names.append("an expression")
         rest -= _EXPRESSION
     if len(rest & _OPERATORS) >= 4:
-        rest -= _OPERATORS | {"LPAR", "LSQB", "DOT"}
-    terminals = {t.name: t.pattern.value for t in _parser()[0].terminals if t.pattern.type == "str"}
+        names.append("an operator")
+        rest -= _OPERATORS | {"MINUS", "LPAR", "LSQB", "DOT", "REPEAT", "SCAN", "IF"}
+    names += [_READABLE[n] for n in sorted(rest) if n in _READABLE and n not in ("$END", "_NL")]
     words = sorted(f"`{terminals[n]}`" for n in rest if n in terminals and n not in _READABLE)
-    if len(words) > 8:
-        names.append("a declaration")
-    else:
-        names += words
-    names += [_READABLE[n] for n in sorted(rest) if n in _READABLE]
-    if not names:
-        names = ["an operator"]
+    names += words if len(words) <= 8 else ["a declaration"]
+    names += [_READABLE[n] for n in ("_NL", "$END") if n in rest and len(names) < 3]
+    names = names[:5] or ["an operator"]
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " or " + names[-1]
 
 
@@ -167,12 +198,14 @@ def _spelling(token: Token, expected: set[str]) -> str:
     return ""
 
 
-# --------------------------------------------------------------------------------------------------- the tree from lark's
+# ------------------------------------------------------------------------------------------------- the tree from lark's
 def _number(token: Token, file: str) -> int | float:
     digits = str(token).replace("_", "")
     if digits.isdigit():
         if len(digits) > 19 or int(digits) >= 1 << 63:
-            raise fail("E104", f"`{_shortened(digits)}` does not fit 64 bits", span_of(token, file), "write it as 1e30, say")
+            raise fail(
+                "E104", f"`{_shortened(digits)}` does not fit 64 bits", span_of(token, file), "write it as 1e30, say"
+            )
         return int(digits)
     value = float(digits) if len(digits) < 1000 else math.inf
     if math.isinf(value):
@@ -287,7 +320,9 @@ class _ToTree(Transformer_NonRecursive):  # type: ignore[type-arg]
     def block(self, meta: Meta, name: Token, parameters: Any, result: tree.Type | None, body: tree.Body) -> Any:
         return tree.BlockDeclaration(self._token(name), str(name), parameters or (), body, result)
 
-    def region(self, meta: Meta, name: Token, parameters: Any, results: Any, numeric: Any, requires: Any, body: Any) -> Any:
+    def region(
+        self, meta: Meta, name: Token, parameters: Any, results: Any, numeric: Any, requires: Any, body: Any
+    ) -> Any:
         return tree.Region(self._token(name), str(name), parameters or (), body, results, numeric, requires or ())
 
     def parameters(self, meta: Meta, *parameters: Any) -> tuple[tree.Parameter, ...]:
@@ -403,6 +438,9 @@ class _ToTree(Transformer_NonRecursive):  # type: ignore[type-arg]
     maybe_binary = maybe_power = left_binary
 
     def _chain(self, left: tree.Expression, rest: list[Any]) -> tree.Expression:
+        if len(rest) > 2 * MAXIMAL_CHAIN:
+            message = f"more than {MAXIMAL_CHAIN} operators in a row"
+            raise fail("E103", message, rest[2 * MAXIMAL_CHAIN + 1].span, "give names to parts of the expression")
         for operator, right in zip(rest[::2], rest[1::2], strict=True):
             if operator is None:
                 continue

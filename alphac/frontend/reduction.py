@@ -62,7 +62,9 @@ def from_shards(context: Context, partial: Value, kind: str) -> Value:
     if context.finish is None:
         return value
     if len(context.levels) > 1:
-        raise fail("E136", "a reduction over the split stands in a loop", context.span, "reduce over `batch` outside of loops")
+        raise fail(
+            "E136", "a reduction over the split stands in a loop", context.span, "reduce over `batch` outside of loops"
+        )
     return carry_total(context, value, kind)
 
 

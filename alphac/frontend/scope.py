@@ -36,6 +36,7 @@ class Versions:
     declared: dict[str, str] = field(default_factory=dict)  # name -> path
     types: dict[str, TensorType] = field(default_factory=dict)
     assigned: dict[str, Binding] = field(default_factory=dict)
+    top: bool = False  # of a transition: every state of the top level may change
 
 
 class Scope:
@@ -222,7 +223,10 @@ class Context:
             info = self.system.states[path]
             if self.name == "initialize":
                 raise fail(
-                    "E142", f"`{path}` is read before it is initialized", span, "declare it above the place where it is read"
+                    "E142",
+                    f"`{path}` is read before it is initialized",
+                    span,
+                    "declare it above the place where it is read",
                 )
             self.versions[path] = self.argument(Port("state", path), info.type)
         return self.sliced(self.versions[path], 0)

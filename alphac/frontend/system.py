@@ -82,7 +82,9 @@ class System:
                     )  # fmt: skip
                     continue
                 if name == SHARD:
-                    self._problem("E105", f"`{SHARD}` is a name of the compiler's own", declaration.span, "choose another")
+                    self._problem(
+                        "E105", f"`{SHARD}` is a name of the compiler's own", declaration.span, "choose another"
+                    )
                 self.declarations[name] = declaration
                 self.orders[name] = order
             if isinstance(node, tree.Data):
@@ -98,11 +100,16 @@ class System:
             text = read_source(path)
         except Diagnostics as error:
             first = error.diagnostics[0]
-            raise fail("E107", first.message, first.span or node.span, first.help) from None
+            message = first.message if first.span else f"`{node.path}` cannot be read"
+            raise fail(
+                "E107", message, first.span or node.span, "paths are relative to the file that says `use`"
+            ) from None
         if str(path) not in self.sources:
             self._collect(parse(text, str(path)), [*chain, resolved])
 
-    def _problem(self, code: str, message: str, span: Span | None, help: str = "", labels: tuple[Label, ...] = ()) -> None:
+    def _problem(
+        self, code: str, message: str, span: Span | None, help: str = "", labels: tuple[Label, ...] = ()
+    ) -> None:
         self.problems.append(Diagnostic(code, message, span, help, labels))
 
     def one(self, kind: type[tree.Node], words: str) -> Any:
@@ -133,7 +140,7 @@ class System:
 
     def unknown(self, name: str, span: Span, scope: Scope) -> Diagnostics:
         """E110, with the nearest name there is."""
-        from alphac.frontend.builtins import BUILTINS, CONSTANTS
+        from alphac.frontend.calls import BUILTINS, CONSTANTS
 
         candidates = [*scope.all_names(), *self.declarations, *self.columns_of, *self.prelude, *BUILTINS, *CONSTANTS]
         near = nearest(name, candidates)
@@ -192,7 +199,9 @@ class System:
             else:
                 value = int(words) if words.lstrip("+-").isdigit() else float(words)
         except ValueError:
-            raise fail("E139", f"`--set {node.name}={text}` is not a number", node.span, "write `--set name=1e-3`") from None
+            raise fail(
+                "E139", f"`--set {node.name}={text}` is not a number", node.span, "write `--set name=1e-3`"
+            ) from None
         del self.overrides[node.name]
         try:
             before = self._let(node, context)
@@ -292,7 +301,9 @@ class System:
         if isinstance(value, tuple) and all(isinstance(v, Dim) for v in value):
             return value
         if isinstance(value, (Value, Counter)) or not is_known(value):
-            raise fail("E118", f"a dim is expected, not {describe(value)}", node.span, "name a dim or write a whole number")
+            raise fail(
+                "E118", f"a dim is expected, not {describe(value)}", node.span, "name a dim or write a whole number"
+            )
         return (Dim(self._canonical(node, scope, context), checked_size(value, node.span)),)
 
     def _canonical(self, node: tree.Expression, scope: Scope, context: Context) -> str:
@@ -302,7 +313,9 @@ class System:
         if isinstance(node, tree.Binary) and node.operator in ("*", "+", "-", "/", "//"):
             left, right = self._canonical(node.left, scope, context), self._canonical(node.right, scope, context)
             if node.operator in ("*", "+"):
-                parts = sorted((*left.split(node.operator), *right.split(node.operator)), key=lambda p: (not p.isdigit(), p))
+                parts = sorted(
+                    (*left.split(node.operator), *right.split(node.operator)), key=lambda p: (not p.isdigit(), p)
+                )
                 return node.operator.join(parts)
             return f"{left}{node.operator}{right}"
         value = evaluate(context, node, scope)
@@ -353,7 +366,9 @@ def checked_size(value: Any, span: Span) -> int:
             raise fail("E118", f"a size is a whole number, not {size:g}", span, "check the division")
         size = int(size)
     if size <= 0:
-        raise fail("E118", f"a size is at least 1, not {size}", span, "an axis without elements holds nothing to learn from")
+        raise fail(
+            "E118", f"a size is at least 1, not {size}", span, "an axis without elements holds nothing to learn from"
+        )
     if size > MAXIMAL_ELEMENTS:
         raise fail("E119", f"a size of {size:,} is more than 2^40", span, "make it smaller")
     return size

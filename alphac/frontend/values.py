@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from alphac.frontend import tree
 from alphac.ir.core import Value
-from alphac.ir.typesys import DType, Dim, TensorType
+from alphac.ir.typesys import Dim, DType, TensorType
 
 if TYPE_CHECKING:
     from alphac.frontend.scope import Scope

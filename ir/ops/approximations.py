@@ -1,12 +1,13 @@
 """exp and what is made of it: expm1, sigmoid, tanh, silu, gelu, in f32 and f64.
 
-Bodies for `alphac.ir.scalar.Scalars`: straight-line code of correctly rounded operations, selects and bit operations, so
-that all targets give the same bits and loops of them vectorize. There is no table and no branch.
+Bodies for `alphac.ir.scalar.Scalars`: straight-line code of correctly rounded operations, selects and bit operations,
+so that all targets give the same bits and loops of them vectorize. There is no table and no branch.
 
 exp reduces its argument as Cody and Waite do (Software Manual for the Elementary Functions, 1980): n is the nearest
-integer to x / ln 2, r = x - n ln 2 with ln 2 in two parts, e^x = 2^n e^r. e^r on [-ln 2 / 2, ln 2 / 2] is 1 + r + r² q(r)
-with q fitted for least relative error of the whole (Lawson's algorithm in 70 digits, coefficients rounded in turn, lowest
-first). n is read from the low bits of x / ln 2 + 1.5 · 2^(mantissa bits), whose rounding is the rounding to an integer.
+integer to x / ln 2, r = x - n ln 2 with ln 2 in two parts, e^x = 2^n e^r. e^r on [-ln 2 / 2, ln 2 / 2] is
+1 + r + r² q(r) with q fitted for least relative error of the whole (Lawson's algorithm in 70 digits, coefficients
+rounded in turn, lowest first). n is read from the low bits of x / ln 2 + 1.5 · 2^(mantissa bits), whose rounding is the
+rounding to an integer.
 """
 
 from __future__ import annotations
@@ -197,8 +198,8 @@ def tanh(k: Scalars, x: Handle) -> Handle:
 
 
 def sigmoid(k: Scalars, x: Handle) -> Handle:
-    """1 / (1 + e^-x). With e = e^-|x| and q = e / (1 + e), it is 1 - q, or e - e q for negative x: nothing overflows, small
-    results keep their bits, and the error of q is damped."""
+    """1 / (1 + e^-x). With e = e^-|x| and q = e / (1 + e), it is 1 - q, or e - e q for negative x: nothing overflows,
+    small results keep their bits, and the error of q is damped."""
     e = exp_bounded(k, k.neg(k.abs(x)))
     quotient = k.div(e, k.add(e, 1.0))
     factor = k.where(k.lt(x, 0.0), e, 1.0)
@@ -208,9 +209,9 @@ def sigmoid(k: Scalars, x: Handle) -> Handle:
 def times_sigmoid(k: Scalars, x: Handle, r: Handle, shifted: Handle) -> Handle:
     """x sigmoid(z) for z of x's sign and -|z| = n ln 2 + r, given r and n + magic.
 
-    As in `sigmoid` it is x - x q, or x e - x e q for negative x; x e^r is x + x (e^r - 1), rounded once. But where n = 0,
-    it is x q for negative x, one rounding less (0 - (-x) q, with the zero that keeps -0). The scale 2^n comes last, so
-    that no factor loses bits below the normal range."""
+    As in `sigmoid` it is x - x q, or x e - x e q for negative x; x e^r is x + x (e^r - 1), rounded once. But where
+    n = 0, it is x q for negative x, one rounding less (x q + -0, with the zero that keeps x = -0). The scale 2^n comes
+    last, so that no factor loses bits below the normal range."""
     f = FORMATS[k.dtype(x)]
     first, second = scales(k, shifted)
     w = expm1_fraction(k, r)

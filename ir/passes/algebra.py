@@ -316,8 +316,8 @@ def fold(b: Builder, op: Op) -> Value | None:
     assert body is not None
     dtypes = [v.type.dtype for v in op.operands]
     operands = [(np.asarray(n, dtype.compute), dtype) for n, dtype in zip(numbers, dtypes, strict=True)]
-    array, dtype = evaluate(body, operands, **op.attributes)
-    return b.constant(array.item(), dtype)
+    array, _ = evaluate(body, operands, **op.attributes)
+    return b.constant(array.item(), op.result.type.dtype)
 
 
 ANY_ELEMENTWISE.extend((fold, before_broadcast))

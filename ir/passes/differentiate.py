@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from alphac.ir.builder import Builder
-from alphac.ir.core import Block, Module, Op, Value
+from alphac.ir.core import Block, Function, Module, Op, Value
 from alphac.ir.errors import InternalError, NotDifferentiableError
-from alphac.ir.ops.define import NotDifferentiable, definition
+from alphac.ir.ops.define import NotDifferentiable, TypeRuleError, definition
 from alphac.ir.passes.activity import Activity
 from alphac.ir.rewrite import (
     Loop,
@@ -35,7 +35,7 @@ from alphac.ir.rewrite import (
     map_functions,
     remap,
 )
-from alphac.ir.text import print_op
+from alphac.ir.text import print_function, print_op
 from alphac.ir.typesys import SHARD, Dim, TensorType
 
 
@@ -46,7 +46,14 @@ class Differentiate:
     name: ClassVar[str] = "differentiate"
 
     def run(self, module: Module) -> Module:
-        return map_functions(module, lambda f: replace(f, block=_without_grads(f.block, {})))
+        return map_functions(module, _function)
+
+
+def _function(function: Function) -> Function:
+    try:
+        return replace(function, block=_without_grads(function.block, {}))
+    except InternalError as error:
+        raise InternalError(f"function `{function.name}`: {error.message}", print_function(function)) from error
 
 
 def _without_grads(block: Block, mapping: ValueMap) -> Block:
@@ -108,9 +115,6 @@ class _Adjoint:
         if value not in self.activity.varied:
             return
         partial = cotangent.type.is_partial and not value.type.is_partial
-        whole = cotangent.type.without(SHARD) if partial else cotangent.type
-        if whole != value.type:
-            raise InternalError(f"a cotangent of type {cotangent.type} for a value of type {value.type}")
         if partial and value in self.local:
             cotangent, partial = self.b.combine(cotangent), False
         before = self.cotangents.get((value, partial))
@@ -134,12 +138,20 @@ class _Adjoint:
         gradient, dy = definition(op).gradient, self.cotangent(op.result)
         if isinstance(gradient, NotDifferentiable):
             raise NotDifferentiableError(op.name, gradient.reason, op.span, self.activity.path(op))
-        found = gradient(self.b, op, dy)
+        try:
+            found = gradient(self.b, op, dy)
+        except TypeRuleError as error:
+            raise InternalError(f"the gradient of `{print_op(op)}` does not fit: {error}") from error
         if len(found) != len(op.operands):
             raise InternalError(f"{len(found)} cotangents for the operands of `{print_op(op)}`")
         for operand, g in zip(op.operands, found, strict=True):
-            if g is not None:
-                self.add(operand, g)
+            if g is None:
+                continue
+            if g.type != operand.type and (g.type.names[:1] != (SHARD,) or g.type.without(SHARD) != operand.type):
+                raise InternalError(
+                    f"the gradient of `{print_op(op)}` gives {g.type} for its operand of {operand.type}"
+                )
+            self.add(operand, g)
 
 
 class _Twin:
@@ -235,10 +247,12 @@ class _Restore:
         self.values: ValueMap = {self.loop.index: self.index}
         self.before = Builder(Block(), twin.loop.op.span)  # ops that go ahead of the body
         self.sizes: dict[Value, int] = {}
+        self.pieces: set[Op] = set()
 
     def body(self, carried: Iterable[Value]) -> Block:
         """The finished body: arguments, restored values, adjoints."""
         read = [v for v in captures(self.twin.body) if v in self.local]
+        self.find_pieces(read)
         for value in read:
             self.restore(value)
         arguments = [self.index, *carried, *(argument for _, _, argument in self.twin.stacks)]
@@ -275,17 +289,48 @@ class _Restore:
         return _renamed(self.before, slice_, value.type.dims)
 
     def recomputed(self, op: Op) -> bool:
-        """Whether the twin makes this op's result again: an index op owns no storage, so it costs what its operands
-        cost, and it is saved only where it is smaller than these."""
-        return definition(op).shape == "index" and sum(map(self.bytes, op.operands)) <= _bytes(op.result)
+        """Whether the twin makes this op's result again. An index op owns no storage, so it costs what its operands
+        cost, and it is saved only where it is smaller than these. A mask made of what there is anyway costs nothing."""
+        cost = sum(map(self.bytes, op.operands))
+        match definition(op).shape:
+            case "index":
+                return op in self.pieces or cost <= _bytes(op.result)
+            case "elementwise":
+                return cost == 0 and not op.result.type.dtype.is_float
+            case _:
+                return False
+
+    def find_pieces(self, read: Sequence[Value]) -> None:
+        """Find the index ops whose results are each smaller than their operand, but all together are not (q, k and v
+        of one product), or whose operand is read anyway: there the operand is saved."""
+        pieces: dict[Value, dict[Op, None]] = {}
+
+        def visit(value: Value) -> None:
+            op = value.op
+            if op is None or value not in self.local or definition(op).shape != "index":
+                return
+            if self.recomputed(op):
+                for operand in op.operands:
+                    visit(operand)
+            else:
+                for operand in op.operands:
+                    pieces.setdefault(operand, {})[op] = None
+
+        for value in read:
+            visit(value)
+        for operand, ops in pieces.items():
+            if operand in read or self.bytes(operand) <= sum(_bytes(op.result) for op in ops):
+                self.pieces.update(ops)
+        self.sizes.clear()
 
     def bytes(self, value: Value) -> int:
-        """What each iteration must save for the twin to have the value."""
+        """What each iteration must save for the twin to have the value; of a piece, its share of the whole."""
         if value not in self.local or value in self.loop.slices or value in self.values:
             return 0
         if value not in self.sizes:
-            made = value.op is not None and self.recomputed(value.op)
-            self.sizes[value] = sum(map(self.bytes, value.op.operands)) if value.op and made else _bytes(value)
+            op = value.op
+            made = op is not None and op not in self.pieces and self.recomputed(op)
+            self.sizes[value] = sum(map(self.bytes, op.operands)) if op and made else _bytes(value)
         return self.sizes[value]
 
 

@@ -243,6 +243,8 @@ class _Fusion:
         """The `combine` cluster that is the only reader of an anchor's result, if it may compute it itself."""
         if op.name not in ABSORBED or op.result in self.must or self.single.get(op.result, 0) != 1:
             return None
+        if any(v.type.is_partial for v in op.operands):
+            return None  # it works on partials and makes none
         node = next(iter(self.uses[op.result]))
         if (
             len(self.uses[op.result]) > 1

@@ -1,6 +1,7 @@
 """Memory planning: where each buffer of a program lies in a role's arena.
 
-Buffers that are never needed at the same time share memory. A position is a step in the order of execution; within a
+Buffers that are never needed at the same time share memory. A position is a step in the order of execution, or several
+kernels in a row that do not touch each other's results: threads meet once behind them (`meets`). Within a
 loop, a buffer that a single iteration both makes and uses is live between these two steps, any other one from the
 loop's begin to its end. States lie where the caller says; arguments and results keep their place for the whole
 program.
@@ -8,7 +9,7 @@ program.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from alphac.ir.core import Value
@@ -92,6 +93,27 @@ def lifetimes(program: Program) -> dict[Buffer, Life]:
     return lives
 
 
+def meets(steps: Sequence[Step]) -> list[bool]:
+    """For each step: whether the threads of a team must meet behind it. They need not between two kernels of which
+    neither stores what the other reads or stores; they always do at the end."""
+    found: list[bool] = []
+    read: set[Buffer] = set()
+    stored: set[Buffer] = set()
+    for step in steps:
+        reads: set[Buffer] = set()
+        stores: set[Buffer] = set()
+        if isinstance(step, Launch):
+            reads = {v.buffer for v in step.kernel.reads.values()}
+            stores = {v.buffer for _, v in step.kernel.stores}
+        if found and (not isinstance(step, Launch) or stores & (read | stored) or reads & stored):
+            found[-1] = True
+            read, stored = set(), set()
+        read |= reads
+        stored |= stores
+        found.append(not isinstance(step, Launch))
+    return [*found[:-1], True] if found else []
+
+
 @dataclass(frozen=True)
 class _Access:
     position: int
@@ -108,8 +130,8 @@ class _Walk:
         self.accesses: dict[Buffer, list[_Access]] = {}
         self.spans: dict[Repeat, Life] = {}
 
-    def steps(self, steps: Iterable[Step], loops: tuple[Repeat, ...]) -> None:
-        for step in steps:
+    def steps(self, steps: Sequence[Step], loops: tuple[Repeat, ...]) -> None:
+        for step, met in zip(steps, meets(steps), strict=True):
             if isinstance(step, Repeat):
                 start = self.position
                 self.steps(step.steps, (*loops, step))
@@ -120,7 +142,7 @@ class _Walk:
                 self._note((b for b, _ in step.buffers), loops)
             else:
                 self._note(step.buffers, loops)
-            self.position += 1
+            self.position += met
 
     def _kernel(self, kernel: Kernel, loops: tuple[Repeat, ...]) -> None:
         read = {v.buffer for v in kernel.reads.values()}

@@ -115,7 +115,7 @@ class _Sweep:
         self.collected(b, loop, body, mapping)
 
     def slices(self, b: Builder, loop: Loop, mapping: ValueMap) -> None:
-        """slice of broadcast(x) along an axis that x lacks → broadcast(x) without it; the same slice again → the first"""
+        """slice of broadcast(x) along an axis that x lacks → broadcast(x) without it; one slice twice → the first"""
         first: dict[tuple[Value, str], Value] = {}
         for stack, axis, argument in zip(remap(loop.stacks, mapping), loop.axes, loop.slices, strict=True):
             if stack.op is not None and stack.op.name == "broadcast" and not stack.op.operands[0].type.has(axis):

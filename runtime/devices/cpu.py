@@ -11,7 +11,6 @@ from typing import Any
 from alphac.runtime.errors import KernelFailed
 
 MACHINES = {"x86_64": 62, "aarch64": 183}  # ELF's e_machine
-_ready = False
 
 
 class CpuLibrary:
@@ -33,13 +32,12 @@ def load(code: bytes, features: Iterable[str], name: str) -> CpuLibrary:
 
     Raises KernelFailed if this host cannot run it: another architecture, missing features, a damaged object."""
     refuse_foreign(code, name)
-    from llvmlite import binding as llvm
+    import llvmlite.binding as binding  # pyright: ignore[reportMissingTypeStubs]
 
-    global _ready
-    if not _ready:
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        _ready = True
+    llvm: Any = binding
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
     wanted = list(features)
     if wanted:
         has = llvm.get_host_cpu_features()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Callable
@@ -94,10 +95,8 @@ def _meet(
     except JoinFailed as fault:
         refused(fault.message)
         frame, words = gathering.refusal(fault)
-        try:
+        with contextlib.suppress(OSError):  # the misfit may be gone already
             _send(connection, frame, [words])
-        except OSError:
-            pass  # the misfit is gone already
     except (FrameRefused, OSError, EOFError) as error:
         refused(f"a stranger: {error}")
     connection.close()

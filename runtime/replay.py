@@ -1,0 +1,139 @@
+"""Why a guard stopped a step: its kernels are run again, one by one on one thread, until one makes a bad number.
+
+The guard comes before any state is written, so that everything the step read is still there. All roles replay, each
+exchange included, because the same guard stopped all of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from alphac.runtime.arena import Array
+from alphac.runtime.combine import widen
+from alphac.runtime.executor import Exchange, Exchanged, Executor, Program, Segment, Step
+from alphac.runtime.records import KernelRecord, LoopRecord
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The kernel that first stored a number that is not finite; `value` names the buffer, `what` is `nan` or `inf`."""
+
+    op: str
+    span: str
+    value: str
+    what: str
+
+    def __str__(self) -> str:
+        where = f" ({self.span})" if self.span else ""
+        return f"`{self.op}`{where} made the first {self.what}, in `{self.value}`"
+
+
+class Replay:
+    """Runs a program's kernels one by one up to the segment that was stopped."""
+
+    def __init__(self, executor: Executor, name: str, stopped: Segment, exchange: Exchange | None) -> None:
+        self._executor, self._exchange, self._stopped = executor, exchange, stopped
+        self._program: Program = executor.programs[name]
+        self._written: set[int] = set()
+        self._indices: list[int] = []
+        self._infinite: Culprit | None = None  # −∞ may be a mask: it is named only if nothing else is found
+        self._found: Culprit | None = None
+        self._functions: dict[str, int] = {}
+
+    def run(self) -> Culprit | None:
+        """The culprit; None if this role's part made none."""
+        self._steps(self._program.steps)
+        return self._found or self._infinite
+
+    def _steps(self, steps: Sequence[Step]) -> bool:
+        """Whether the stopped segment was reached."""
+        for step in steps:
+            if isinstance(step, Segment):
+                self._kernels(step.record.kernels, 0, [])
+                if step is self._stopped:
+                    return True
+            elif isinstance(step, Exchanged):
+                if self._exchange is not None:
+                    self._exchange(step)
+            else:
+                for index in step.indices:
+                    self._program.table[step.entry] = index
+                    self._indices.append(index)
+                    done = self._steps(step.steps)
+                    self._indices.pop()
+                    if done:
+                        return True
+        return False
+
+    def _kernels(self, kernels: Sequence[KernelRecord], depth: int, inner: list[int]) -> None:
+        for loop, members in groupby(kernels, lambda k: k.loops[depth] if len(k.loops) > depth else None):
+            body = list(members)
+            if loop is None:
+                for kernel in body:
+                    self._launch(kernel, inner)
+            else:
+                for index in _indices(loop):
+                    self._kernels(body, depth + 1, [*inner, index])
+
+    def _launch(self, kernel: KernelRecord, inner: list[int]) -> None:
+        """Run one kernel and look at what it stored; kernels that write a state come after the guard and are left out."""
+        if self._found is not None:
+            return
+        buffers = self._program.record.buffers
+        stored = kernel.buffers[: kernel.stores]
+        if any(buffers[b].role == "state" for b in stored):
+            return
+        for b in stored:
+            if b not in self._written:
+                self._program.views[b][...] = 0  # what lies there is another value's, which nobody needs any more
+                self._written.add(b)
+        self._call(kernel, inner)
+        for b in stored:
+            what = _not_finite(self._program.views[b], buffers[b].dtype)
+            culprit = Culprit(kernel.op, kernel.span, buffers[b].name, what)
+            if what in ("nan", "inf"):
+                self._found = culprit
+                return
+            if what and self._infinite is None:
+                self._infinite = culprit
+
+    def _call(self, kernel: KernelRecord, inner: list[int]) -> None:
+        program, arena = self._program, self._executor.arena
+        if kernel.symbol not in self._functions:
+            self._functions[kernel.symbol] = self._executor.library.address(kernel.symbol)
+        pointers = [int(program.table[16 + b]) for b in kernel.buffers]
+        integers = [
+            *self._indices,
+            *inner,
+            arena.shards,
+            arena.first,
+            arena.address("merges"),
+            arena.address("scratch"),
+            0,
+            1,
+        ]
+        kinds = [ctypes.c_void_p] * len(pointers) + [ctypes.c_int64] * len(integers)
+        ctypes.CFUNCTYPE(None, *kinds)(self._functions[kernel.symbol])(*pointers, *integers)
+
+
+def _indices(loop: LoopRecord) -> Iterator[int]:
+    return iter(range(loop.count - 1, -1, -1) if loop.reverse else range(loop.count))
+
+
+def _not_finite(view: Array, dtype: str) -> str:
+    """`nan`, `inf`, `-inf` or nothing: the worst that a buffer holds."""
+    if dtype not in ("f32", "f64", "bf16"):
+        return ""
+    numbers: npt.NDArray[Any] = widen(view) if dtype == "bf16" else view
+    if np.isfinite(numbers).all():
+        return ""
+    if np.isnan(numbers).any():
+        return "nan"
+    return "inf" if (numbers == np.inf).any() else "-inf"
