@@ -22,6 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Compile a learning system into one executable per role, and run it on any fleet with the same bits.",
 )
+# The base of typer's usage errors, wherever this version of typer keeps it.
+UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 out = Console(highlight=False, soft_wrap=True)
 
@@ -196,24 +198,22 @@ def main(arguments: list[str] | None = None) -> None:
 
 def guarded(body: Callable[[], Any]) -> int:
     """Run `body`; turn what it raises into a message on stderr and an exit code."""
-    import click
-
-    from alphac.diagnostics import Diagnostics, render_all
+    from alphac.diagnostics import Diagnostics, render
     from alphac.runtime.errors import RuntimeFault
 
     try:
         result = body()
         return result if isinstance(result, int) else 0
-    except click.exceptions.Exit as error:
+    except typer.Exit as error:
         return error.exit_code
-    except click.UsageError as error:
+    except UsageError as error:
         error.show()
         return 2
-    except click.Abort:
+    except typer.Abort:
         err.print("stopped")
         return 1
     except Diagnostics as error:
-        err.print(render_all(error), markup=False)
+        err.print("\n\n".join(render(d, _source) for d in error.diagnostics), markup=False)
         return 1
     except RuntimeFault as error:
         err.print(f"error: {error}", markup=False)
@@ -225,6 +225,15 @@ def guarded(body: Callable[[], Any]) -> int:
         err.print("alphac: internal error: this is a bug in alphac, not in your program\n", markup=False)
         err.print(traceback.format_exc(), markup=False)
         return 4
+
+
+def _source(file: str) -> str | None:
+    """The text that a diagnostic points into; None if it cannot be read (any more)."""
+    path = Path(file) if not file.startswith("prelude/") else Path(__file__).parent / "frontend" / file
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 if __name__ == "__main__":

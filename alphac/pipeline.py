@@ -69,7 +69,7 @@ def differentiate(module: Module) -> Module:
         module = Differentiate().run(module)
     except NotDifferentiableError as error:
         raise Diagnostics([Diagnostic("E131", str(error), error.span, help=error.help)]) from error
-    verify(module)
+    verify(module, differentiated=True)
     return module
 
 
@@ -77,7 +77,7 @@ def simplify(module: Module) -> Module:
     """Composite ops unfolded, then everything that exact mode lets go."""
     for run_pass in (Expand(), Simplify()):
         module = run_pass.run(module)
-        verify(module)
+        verify(module, differentiated=True)
     return module
 
 

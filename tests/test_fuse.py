@@ -113,15 +113,6 @@ def test_a_value_does_not_join_its_reader_if_another_reader_comes_between():
     assert shown(d.function()) == ["map: e", "reduce_sum: s", "map: y"]
 
 
-def test_scalars_share_a_launch():
-    d = Draft()
-    b = d.b
-    x, y = d.state("x"), d.state("y")
-    d.result("state", "x", b("exp", x, hint="e"))
-    d.result("state", "y", b("neg", y, hint="n"))
-    assert shown(d.function()) == ["map: e n"]
-
-
 def test_no_value_is_made_to_wait_for_an_exchange_it_does_not_need():
     d = Draft()
     b = d.b

@@ -16,7 +16,7 @@ from alphac.ir.typesys import BF16, BOOL, F32, F64, I32, I64, U8, U32, U64, DTyp
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")  # no NumPy warning escapes the oracle
 
-O = Oracle()  # noqa: E741
+O = Oracle()
 INF = math.inf
 NAN = math.nan
 PRECISION = {F32: (24, -149, 128), F64: (53, -1074, 1024), BF16: (8, -133, 128)}  # bits, least exponent, overflow
@@ -37,7 +37,7 @@ def nearest(exact: Fraction, dtype: DType, zero: float = 0.0) -> float:
     quantum = Fraction(2) ** max(exponent - bits + 1, least)
     rounded = round(size / quantum) * quantum  # Fraction rounds half to even
     value = INF if rounded >= Fraction(2) ** overflow else float(rounded)
-    return math.copysign(value, exact)
+    return -value if exact < 0 else value
 
 
 def same(got: float, expected: float) -> bool:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from alphac.frontend.elaborate import elaborate
+from alphac.frontend.parse import parse, read_source
 from alphac.ir.builder import Builder
 from alphac.ir.core import Block, Column, Data, Evaluation, Function, Module, Port, State, Training, Value
 from alphac.ir.ops.define import DEFINITIONS, TypeRuleError
+from alphac.ir.passes.differentiate import Differentiate
+from alphac.ir.passes.expand import Expand
+from alphac.ir.passes.simplify import Simplify
 from alphac.ir.span import Span
 from alphac.ir.text import IRSyntaxError, parse_module, print_literal, print_module
 from alphac.ir.typesys import ALL_DTYPES, BF16, BOOL, F32, F64, I32, I64, U8, Dim, TensorType, shard_dim
@@ -148,6 +154,22 @@ def test_generated_functions_come_back(function: Function) -> None:
     assert_same_function(function, parsed.functions["step"])
     assert print_module(parsed) == text
     verify(parsed)
+
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*/*.alpha"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[p.stem for p in EXAMPLES])
+def test_examples_come_back(path: Path) -> None:
+    """After elaboration and after every pass, which also runs the verifier on all there is."""
+    module = elaborate(parse(read_source(path), str(path)), overrides={}, directory=path.parent)
+    for run_pass in (None, Differentiate(), Expand(), Simplify()):
+        module = run_pass.run(module) if run_pass else module
+        verify(module, differentiated=run_pass is not None)
+        text = print_module(module)
+        parsed = parse_module(text)
+        assert print_module(parsed) == text
+        verify(parsed)
 
 
 def test_declarations_come_back() -> None:

@@ -317,8 +317,8 @@ class _ToTree(Transformer_NonRecursive):  # type: ignore[type-arg]
     def optimizer(self, meta: Meta, name: Token, parameters: Any, body: tree.Body) -> tree.Optimizer:
         return tree.Optimizer(self._token(name), str(name), parameters or (), body)
 
-    def block(self, meta: Meta, name: Token, parameters: Any, result: tree.Type | None, body: tree.Body) -> Any:
-        return tree.BlockDeclaration(self._token(name), str(name), parameters or (), body, result)
+    def block(self, meta: Meta, name: Token, parameters: Any, result: tree.Type | None, body: Any) -> Any:
+        return tree.BlockDeclaration(self._token(name), str(name), parameters or (), self._body(body), result)
 
     def region(
         self, meta: Meta, name: Token, parameters: Any, results: Any, numeric: Any, requires: Any, body: Any

@@ -99,8 +99,6 @@ def _iota_result(types: Types, attributes: Attributes, blocks: Sequence[Block]) 
     dtype = attribute(attributes, "dtype", DType)
     dim = attribute(attributes, "dim", Dim)
     check_dtype("iota", numbers, TensorType(dtype))
-    if dim.name == SHARD:
-        return (TensorType(dtype, (dim,)),)
     return (made(dtype, (dim,)),)
 
 

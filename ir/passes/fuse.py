@@ -263,7 +263,7 @@ class _Fusion:
             for node, use in users.items():
                 self._read_operands(op, node, use.evaluations, use.aligned)
             return
-        host = self._host(level, value) or self._companion(level, value)
+        host = self._host(level, value)
         if host is not None:
             host.stores.append(value)
             host.rounds = max(host.rounds, self.rounds[value])
@@ -313,20 +313,6 @@ class _Fusion:
             if (others or value in self.must) and node.rounds > self._before(value):
                 continue
             if not any(level.reaches(other, node) for other in others):
-                return node
-        return None
-
-    def _companion(self, level: Level, value: Value) -> Cluster | None:
-        """For a scalar: any cluster of scalars that it neither reads nor is read by, so that scalars share a launch."""
-        if value.type.dims:
-            return None
-        tops = {self._ancestor(node, level) for node in self.uses.get(value, {})}
-        for node in level.nodes:
-            if not isinstance(node, Cluster) or node.anchor is not None or node.dims or len(node.stores) >= MAX_STORES:
-                continue
-            if node.rounds != self._before(value) or node in tops:
-                continue
-            if not any(level.reaches(other, node) for other in tops):
                 return node
         return None
 

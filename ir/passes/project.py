@@ -12,7 +12,6 @@ After:  buffers, kernels, exchanges, guards, repeats (`ir/schedule.py`).
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -352,26 +351,44 @@ class _Projection:
         return f"{self.program.name}.{label}" + (f".{number}" if number > 1 else "")
 
     def _sorted(self, graph: _Graph) -> list[Node]:
-        """The nodes in a legal order: what needs fewer exchanges first, else as in the source."""
-        waiting = dict.fromkeys(graph.nodes, 0)
-        for followers in graph.after.values():
-            for node in followers:
-                waiting[node] += 1
+        """The nodes in a legal order: what needs fewer exchanges first, else as in the source. Between nodes of which
+        one reads the other threads must meet; nodes that take no memory come early if that saves a meeting."""
+        before: dict[Node, set[Node]] = {n: set() for n in graph.nodes}
+        for node, followers in graph.after.items():
+            for follower in followers:
+                before[follower].add(node)
+        waiting = {n: len(b) for n, b in before.items()}
         rounds = dict.fromkeys(graph.nodes, 0)
         serial = {n: i for i, n in enumerate(graph.nodes)}
-        ready = [(0, n.order, serial[n], n) for n in graph.nodes if not waiting[n]]
-        heapq.heapify(ready)
         found: list[Node] = []
+        together: set[Node] = set()  # since the last meeting
+        ready = {n for n in graph.nodes if not waiting[n]}
         while ready:
-            *_, node = heapq.heappop(ready)
+            node = min(ready, key=lambda n: (rounds[n], n.order, serial[n]))
+            if before[node] & together:
+                light = [n for n in ready if rounds[n] == rounds[node] and self._light(n) and not before[n] & together]
+                if light:
+                    node = min(light, key=lambda n: (n.order, serial[n]))
+                else:
+                    together.clear()
+            ready.remove(node)
             found.append(node)
+            together.add(node)
             for follower in graph.after[node]:
                 rounds[follower] = max(rounds[follower], rounds[node] + self._opens(graph, node))
                 waiting[follower] -= 1
                 if not waiting[follower]:
-                    heapq.heappush(ready, (rounds[follower], follower.order, serial[follower], follower))
+                    ready.add(follower)
         assert len(found) == len(graph.nodes), "a schedule has a cycle"
         return found
+
+    def _light(self, node: Node) -> bool:
+        """Whether a node stores nothing but states and scalars."""
+        if isinstance(node, Copy):
+            return node.to.buffer.role == "state" or not node.value.type.dims
+        return isinstance(node, Cluster) and all(
+            self.views[v].buffer.role == "state" or not v.type.dims for v in node.stores
+        )
 
     def _opens(self, graph: _Graph, node: Node) -> bool:
         """Whether an exchange must come between a node and its readers."""
