@@ -32,7 +32,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="alphac-") as folder:
         with zipfile.ZipFile(Path(__file__).parent) as archive:
             archive.extractall(folder)
-        sys.path[0] = folder
+        sys.path.insert(0, folder)
         from alphac.runtime.main import main
 
         code = main(["role", str(Path(folder) / "bundle"), "--role", "{role}", *sys.argv[1:]])

@@ -262,7 +262,7 @@ def _lists(value: Any) -> Any:
 def safe_path(root: Path, name: str) -> Path:
     """`root / name` for a name that stays inside. Raises BundleRefused for absolute names, `..`, and links that leave."""
     pure = PurePosixPath(name)
-    odd = not name or "\\" in name or "\0" in name or pure.is_absolute() or str(pure) != name or ".." in pure.parts
+    odd = not pure.parts or "\\" in name or "\0" in name or pure.is_absolute() or str(pure) != name or ".." in pure.parts
     if odd or len(name) > 1024 or name == MANIFEST:
         raise BundleRefused(f"`{name[:80]}` is no name of a file in a bundle")
     path = root / pure

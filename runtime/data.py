@@ -84,7 +84,7 @@ class Dataset:
             if record.shape or record.window:
                 raise DataRefused(f"{self.record.name} cannot be stratified by `{record.name}`, which is no scalar")
             values = np.asarray(array)
-            groups = [np.flatnonzero(values == value) for value in np.unique(values)]
+            groups = [np.flatnonzero(values == value) for value in sorted(set(values.tolist()))]
         test = np.zeros(self.count, np.bool_)
         for number, members in enumerate(groups):
             drawn = np.arange(held_out(self.record.held_out, len(members)))

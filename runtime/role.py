@@ -14,7 +14,7 @@ from alphac.runtime import record as run_directory
 from alphac.runtime.bundle import Bundle, read_bundle
 from alphac.runtime.checkpoint import Checkpoint, DirectoryStore, digest, find_checkpoint, restore, save_states
 from alphac.runtime.collectives import ROOT, Alone, Collective
-from alphac.runtime.errors import CheckpointRefused, RunDirectoryRefused, RuntimeFault
+from alphac.runtime.errors import CheckpointRefused, KernelFailed, RunDirectoryRefused, RuntimeFault
 from alphac.runtime.events import Checkpointed, Evaluated, Event, Failed, Finished, Started, Step
 from alphac.runtime.executor import Executor
 from alphac.runtime.records import RoleRecord
@@ -232,7 +232,7 @@ class Writer:
         self._tell(Checkpointed(step, str(made.path)))
 
     def finish(self, finished: Finished, records: list[dict[str, Any]]) -> None:
-        """Write the parameters and the run's record."""
+        """Write the parameters and the run's record. Raises KernelFailed if the roles' states differ."""
         manifest, role = self._machine.bundle.manifest, self._role
         self._metrics.close()
         ended = time.time()
@@ -260,6 +260,11 @@ class Writer:
             )
         except OSError as error:
             raise RunDirectoryRefused(f"{self.directory} cannot be written: {error.strerror or error}") from None
+        if len({record.get("states_sha256") for record in records}) > 1:
+            raise KernelFailed(
+                "the roles ended with different states: a host computes wrongly, or this is a bug in alphac",
+                step=finished.step,
+            )
 
     def close(self) -> None:
         self._metrics.close()

@@ -126,6 +126,20 @@ def test_a_combine_that_a_loop_only_collects_is_exchanged_after_it():
     assert buffer.type == TensorType(F32, (T, W))
 
 
+def test_a_combine_beside_a_loop_shares_its_exchange():
+    d = Draft()
+    x = d.argument("column", "x", TensorType(F32, (BATCH, T, W)))
+
+    def body(b, i, carried, slices):
+        return [b("add", carried[0], slices[0])], [b.combine(b("reduce_sum", slices[0], over=("batch",)))]
+
+    loop = d.loop(T, [d.b.constant(0, F32, (BATCH, W))], [(x, "time")], body)
+    d.result("output", "inside", d.b("neg", loop.results[1]))
+    d.result("output", "after", d.b.combine(d.b("reduce_sum", loop.results[0], over=("batch",))))
+    program = same_as_interpreted(d.function())
+    assert [len(s.buffers) for s in program.steps if isinstance(s, Exchange)] == [2]
+
+
 def test_a_combine_that_a_loop_reads_is_exchanged_inside():
     d = Draft()
     x = d.argument("column", "x", TensorType(F32, (BATCH, T, W)))

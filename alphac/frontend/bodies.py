@@ -45,8 +45,8 @@ def _statement(context: Context, node: tree.Statement, scope: Scope) -> Any:
     if isinstance(node, tree.Dims):
         for entry in node.entries:
             (dim,) = context.system.dims(entry.value, scope, context)
-            place = scope.path.rpartition(".")[2]
-            scope.bind(entry.name, Dim(f"{place}.{entry.name}" if place else entry.name, dim.size), context.depth)
+            name = f"{scope.owner}.{entry.name}" if scope.owner else entry.name
+            scope.bind(entry.name, Dim(name, dim.size), context.depth)
         return None
     assert isinstance(node, tree.Evaluated)
     return evaluate(context, node.value, scope)
@@ -315,6 +315,7 @@ def _axes_help(found: TensorType, wanted: TensorType) -> str:
 
 def _call_fn(context: Context, declaration: tree.Callable, given: dict[str, Any], inner: Scope, node: tree.Call) -> Any:
     context.system.number_sites(declaration.body)
+    inner.owner = declaration.name
     bind_arguments(context, declaration, given, inner, node.span)
     value = run(context, declaration.body, inner)
     if value is None:
@@ -349,6 +350,7 @@ def call_region(context: Context, declaration: tree.Region, given: dict[str, Any
     """A region's results on given inputs: one value, or several."""
     system = context.system
     inner = Scope(None, declaration.name, system.orders[declaration.name], Versions())
+    inner.owner = declaration.name
     system.number_sites(declaration.body)
     for parameter in declaration.parameters:
         if parameter.type is None or parameter.rest:

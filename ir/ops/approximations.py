@@ -194,7 +194,7 @@ def tanh(k: Scalars, x: Handle) -> Handle:
     large = k.sub(1.0, k.div(k.const(2.0, k.dtype(x)), above))
     square = k.mul(x, x)
     small = k.fma(k.mul(square, polynomial(k, square, f.tanh)), x, x)
-    return k.where(k.lt(magnitude, TANH_SMALL), small, k.copysign(large, x))
+    return k.copysign(k.where(k.lt(magnitude, TANH_SMALL), small, large), x)  # of -0 too
 
 
 def sigmoid(k: Scalars, x: Handle) -> Handle:
@@ -215,8 +215,11 @@ def times_sigmoid(k: Scalars, x: Handle, r: Handle, shifted: Handle) -> Handle:
     f = FORMATS[k.dtype(x)]
     first, second = scales(k, shifted)
     w = expm1_fraction(k, r)
-    e = k.mul(k.mul(k.add(w, 1.0), first), second)
+    p = k.add(w, 1.0)
+    rest = k.sub(w, k.sub(p, 1.0))  # the error of p
+    e = k.mul(k.mul(p, first), second)
     quotient = k.div(e, k.add(e, 1.0))
+    quotient = k.fma(quotient, k.mul(rest, 0.6), quotient)  # 1 / (1 + e) is about 0.6 where that counts
     end = -2.0 * f.low
     bounded = clamp_below(k, x, -end)  # the result is -0 there, and -inf * 0 would be NaN
     negative = k.le(x, 0.0)

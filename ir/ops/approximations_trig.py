@@ -18,6 +18,7 @@ from alphac.ir.scalar import Handle, Scalars
 from alphac.ir.typesys import F32, F64, I32, I64, U64, DType
 
 INF = float("inf")
+NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class TrigFormat:
 
     signed: DType
     moderate: int  # Payne and Hanek from 2^moderate
-    pi_half: tuple[float, float, float]  # cut off, not rounded, so that all parts are positive: that keeps -0
+    pi_half: tuple[float, float, float]  # each cut off, not rounded
     pi_half_rounded: tuple[float, float]
     words: tuple[int, ...]  # bits of 2/pi; the first has weight 2^1 for an argument of exponent `moderate`
     sin: tuple[float, ...]  # sin r = r + r³ p(r²), |r| <= pi/4
@@ -244,12 +245,13 @@ def sin_quadrant(k: Scalars, r: Handle, quadrant: Handle) -> Handle:
 
 def sin(k: Scalars, x: Handle) -> Handle:
     r, quadrant = _reduce(k, x)
-    return k.where(k.lt(k.abs(x), INF), sin_quadrant(k, r, quadrant), float("nan"))
+    value = k.where(k.eq(x, 0.0), x, sin_quadrant(k, r, quadrant))  # -0 is its own sine
+    return k.where(k.lt(k.abs(x), INF), value, NAN)
 
 
 def cos(k: Scalars, x: Handle) -> Handle:
     r, quadrant = _reduce(k, x)
-    return k.where(k.lt(k.abs(x), INF), sin_quadrant(k, r, k.add(quadrant, 1)), float("nan"))
+    return k.where(k.lt(k.abs(x), INF), sin_quadrant(k, r, k.add(quadrant, 1)), NAN)
 
 
 def cos_turns(k: Scalars, turns: Handle) -> Handle:

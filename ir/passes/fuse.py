@@ -29,6 +29,7 @@ ANCHORS = ("reduce", "contract", "special", "collective")
 ABSORBED = ("reduce_sum", "reduce_max", "reduce_min", "contract", "scatter_add")  # by the `combine` that reads them
 MAX_STORES = 16  # of one cluster: more would not fit into registers
 TRAFFIC = 2.0  # cost of storing an element, in flops; loading one is 1
+INDEXING = 0.5  # much of the arithmetic of index ops is hoisted out of the inner loops
 PACKING = 4.0  # about how often a contraction would evaluate an element of an operand
 
 
@@ -292,7 +293,7 @@ class _Fusion:
         if op is None or definition(op).shape not in ("elementwise", "index"):
             cost = 1.0
         else:
-            cost = definition(op).cost.flops
+            cost = definition(op).cost.flops * (INDEXING if definition(op).shape == "index" else 1)
             for operand in op.operands:
                 inner = self._cost(operand)
                 cost += min(inner, 1.0) if self.single.get(operand, 0) > 1 else inner

@@ -303,13 +303,13 @@ class _Projection:
         reads: set[Buffer] = set()
         left: dict[Buffer, tuple[str, int]] = {}
         for node in self._sorted(graph):
-            step, needed, opened = self._step(graph, node)
+            needed = self._needed(graph, node)
             if pending.keys() & needed:
                 steps.append(Exchange(tuple(pending.items())))
                 pending.clear()
-            steps.append(step)
+            steps.append(self._step(graph, node))
             reads |= needed
-            for buffer, (kind, stacked) in opened.items():
+            for buffer, (kind, stacked) in self._opened(graph, node).items():
                 if stacked:
                     left[buffer] = (kind, stacked - 1)
                 else:
@@ -318,26 +318,37 @@ class _Projection:
             steps.append(Exchange(tuple(pending.items())))
         return _Body(tuple(steps), frozenset(reads), left)
 
-    def _step(self, graph: _Graph, node: Node) -> tuple[Step, set[Buffer], dict[Buffer, tuple[str, int]]]:
-        """A node's step, the buffers it reads, the combines it leaves open."""
+    def _step(self, graph: _Graph, node: Node) -> Step:
         if isinstance(node, Stop):
-            return Guard(node.buffers), set(node.buffers), {}
+            return Guard(node.buffers)
         if isinstance(node, Nest):
-            body, dim = graph.bodies[node], node.op.attributes["dim"]
+            op, dim = node.op, node.op.attributes["dim"]
             assert isinstance(dim, Dim)
-            repeat = Repeat(dim.size, node.op.blocks[0].arguments[0], bool(node.op.attributes["reverse"]), body.steps)
-            return repeat, set(body.reads), body.opened
+            return Repeat(dim.size, op.blocks[0].arguments[0], bool(op.attributes["reverse"]), graph.bodies[node].steps)
+        reads = {v: self.views[v] for v in self._leaves(node) if v not in graph.loops}
         if isinstance(node, Copy):
-            stores, leaves, anchor = ((node.value, node.to),), [node.value], None
+            kernel = Kernel(self._kernel_name(node), ((node.value, node.to),), reads, None, graph.loops)
         else:
             stores = tuple((v, self.views[v]) for v in node.stores)
-            leaves, anchor = self.fused.leaves(node), node.anchor
-        reads = {v: self.views[v] for v in leaves if v not in graph.loops}
-        kernel = Kernel(self._kernel_name(node), stores, reads, anchor, graph.loops)
-        return Launch(kernel), {v.buffer for v in reads.values()}, self._opened(node)
+            kernel = Kernel(self._kernel_name(node), stores, reads, node.anchor, graph.loops)
+        return Launch(kernel)
 
-    def _opened(self, node: Cluster | Copy) -> dict[Buffer, tuple[str, int]]:
-        if isinstance(node, Copy) or node.anchor is None or definition(node.anchor).shape != "collective":
+    def _leaves(self, node: Cluster | Copy) -> list[Value]:
+        return [node.value] if isinstance(node, Copy) else self.fused.leaves(node)
+
+    def _needed(self, graph: _Graph, node: Node) -> set[Buffer]:
+        """The buffers that a node reads."""
+        if isinstance(node, Stop):
+            return set(node.buffers)
+        if isinstance(node, Nest):
+            return set(graph.bodies[node].reads)
+        return {self.views[v].buffer for v in self._leaves(node) if v not in graph.loops}
+
+    def _opened(self, graph: _Graph, node: Node) -> dict[Buffer, tuple[str, int]]:
+        """The combines that a node leaves open: kind, and in how many enclosing loops the result is stacked."""
+        if isinstance(node, Nest):
+            return graph.bodies[node].opened
+        if not isinstance(node, Cluster) or node.anchor is None or definition(node.anchor).shape != "collective":
             return {}
         view = self.views[node.anchor.result]
         return {view.buffer: (node.anchor.name.removeprefix("combine_"), len(view.slices))}
@@ -360,6 +371,8 @@ class _Projection:
         waiting = {n: len(b) for n, b in before.items()}
         rounds = dict.fromkeys(graph.nodes, 0)
         serial = {n: i for i, n in enumerate(graph.nodes)}
+        opened = {n: {b for b, (_, stacked) in self._opened(graph, n).items() if not stacked} for n in graph.nodes}
+        needed = {n: self._needed(graph, n) for n in graph.nodes}
         found: list[Node] = []
         together: set[Node] = set()  # since the last meeting
         ready = {n for n in graph.nodes if not waiting[n]}
@@ -375,7 +388,8 @@ class _Projection:
             found.append(node)
             together.add(node)
             for follower in graph.after[node]:
-                rounds[follower] = max(rounds[follower], rounds[node] + self._opens(graph, node))
+                exchanged = opened[node] & needed[follower]
+                rounds[follower] = max(rounds[follower], rounds[node] + bool(exchanged))
                 waiting[follower] -= 1
                 if not waiting[follower]:
                     ready.add(follower)
@@ -389,12 +403,6 @@ class _Projection:
         return isinstance(node, Cluster) and all(
             self.views[v].buffer.role == "state" or not v.type.dims for v in node.stores
         )
-
-    def _opens(self, graph: _Graph, node: Node) -> bool:
-        """Whether an exchange must come between a node and its readers."""
-        if isinstance(node, Nest):
-            return any(not stacked for _, stacked in graph.bodies[node].opened.values())
-        return isinstance(node, Cluster) and any(not stacked for _, stacked in self._opened(node).values())
 
 
 def _carried(op: Op) -> int:
