@@ -18,6 +18,7 @@ from alphac.frontend.parse import parse, read_source
 from alphac.frontend.tree_text import tree_text
 from alphac.ir.core import Module
 from alphac.ir.errors import NotDifferentiableError
+from alphac.ir.passes.admit import admit
 from alphac.ir.passes.differentiate import Differentiate
 from alphac.ir.passes.expand import Expand
 from alphac.ir.passes.place import PlacementError, Share, place
@@ -94,6 +95,15 @@ def shares_of(module: Module, plan: Plan) -> tuple[Share, ...]:
         raise Diagnostics([Diagnostic("E201", str(error), None, help="declare a larger grain or use fewer roles")]) from error
 
 
+def admitted(module: Module, plan: Plan) -> None:
+    """Raises Diagnostics with every region or function that a role's target cannot run."""
+    able = {name: target(name).capabilities for name in dict.fromkeys(plan.target_names())}
+    refusals = admit(module, able)
+    if refusals:
+        help = "give the fleet endpoints with this capability, or ask for less"
+        raise Diagnostics([Diagnostic("E204", str(refusal), None, help=help) for refusal in refusals])
+
+
 def check(path: Path, *, overrides: Mapping[str, str]) -> str:
     """Run every stage that can find a mistake in the source; a one-line summary. Raises Diagnostics."""
     module = simplify(differentiate(parse_and_elaborate(path, overrides)))
@@ -126,6 +136,7 @@ def compile_file(
         raise fail("E401", f"{directory} exists already", None, "remove it, or give another directory with -o")
     adjoint = differentiate(elaborated)
     module = simplify(adjoint)
+    admitted(module, plan)
     shares = shares_of(module, plan)
     programs = schedules(module)
     made = protocol(programs, shard_count(module), shares)

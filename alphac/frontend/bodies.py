@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from alphac.diagnostics import Diagnostics, fail
+from alphac.diagnostics import fail
 from alphac.frontend import tree
 from alphac.frontend.arithmetic import as_tensor, coerce
 from alphac.frontend.expressions import evaluate
@@ -395,16 +395,3 @@ def scalar_loss(context: Context, value: Any, span: Span) -> Value:
         found = describe(value)
         raise fail("E134", f"a loss is one number, not {found}", span, "reduce it: `mean(…)` or `sum(…)`")
     return value
-
-
-__all__ = [
-    "Diagnostics",
-    "arguments",
-    "bind",
-    "bind_arguments",
-    "call",
-    "call_region",
-    "run",
-    "scalar_loss",
-    "update_states",
-]

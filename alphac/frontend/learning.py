@@ -11,7 +11,7 @@ from alphac.frontend.arithmetic import apply, as_tensor, coerce
 from alphac.frontend.bodies import Entered, arguments, bind_arguments, run, scalar_loss
 from alphac.frontend.expressions import evaluate
 from alphac.frontend.scope import Binding, Context, Level, Scope, Versions
-from alphac.frontend.values import Axes, Callee, Counter, StateInfo, StateReference, describe
+from alphac.frontend.values import Axes, Callee, StateInfo, StateReference, describe
 from alphac.ir.core import Block, Port, Value
 from alphac.ir.ops.define import TypeRuleError
 from alphac.ir.span import Span
@@ -370,6 +370,3 @@ def _initialized(context: Context, callee: Callee, info: StateInfo) -> Any:
     if isinstance(value, Callee) and isinstance(value.declaration, tree.Initializer):
         return _initialized(context, value, info)
     return value
-
-
-__all__ = ["Counter", "apply_optimizer", "initial_value", "learn", "total", "transition"]

@@ -186,15 +186,18 @@ def expm1(k: Scalars, x: Handle) -> Handle:
 
 def tanh(k: Scalars, x: Handle) -> Handle:
     """An odd polynomial near 0, elsewhere 1 - 2 / (t + 1) with t = e^2|x| = 2^n (1 + p), where t + 1 rounds once."""
-    f = FORMATS[k.dtype(x)]
-    magnitude = clamp_above(k, k.abs(x), f.tanh_high)
+    magnitude = clamp_above(k, k.abs(x), FORMATS[k.dtype(x)].tanh_high)
     r, _, shifted = split(k, k.add(magnitude, magnitude))
     scale = power_of_two(k, shifted)
     above = k.fma(scale, expm1_fraction(k, r), k.add(scale, 1.0))
     large = k.sub(1.0, k.div(k.const(2.0, k.dtype(x)), above))
+    return k.copysign(k.where(k.lt(magnitude, TANH_SMALL), tanh_small(k, x), large), x)  # of -0 too
+
+
+def tanh_small(k: Scalars, x: Handle) -> Handle:
+    """tanh x for |x| < TANH_SMALL."""
     square = k.mul(x, x)
-    small = k.fma(k.mul(square, polynomial(k, square, f.tanh)), x, x)
-    return k.copysign(k.where(k.lt(magnitude, TANH_SMALL), small, large), x)  # of -0 too
+    return k.fma(k.mul(square, polynomial(k, square, FORMATS[k.dtype(x)].tanh)), x, x)
 
 
 def sigmoid(k: Scalars, x: Handle) -> Handle:
@@ -206,33 +209,29 @@ def sigmoid(k: Scalars, x: Handle) -> Handle:
     return k.fma(k.neg(factor), quotient, factor)
 
 
-def times_sigmoid(k: Scalars, x: Handle, r: Handle, shifted: Handle) -> Handle:
-    """x sigmoid(z) for z of x's sign and -|z| = n ln 2 + r, given r and n + magic.
+def times_sigmoid(k: Scalars, x: Handle, half: Handle, r: Handle, shifted: Handle) -> Handle:
+    """x sigmoid(z) for z of x's sign, given z / 2, and r and n + magic of -|z| = n ln 2 + r.
 
-    As in `sigmoid` it is x - x q, or x e - x e q for negative x; x e^r is x + x (e^r - 1), rounded once. But where
-    n = 0, it is x q for negative x, one rounding less (x q + -0, with the zero that keeps x = -0). The scale 2^n comes
-    last, so that no factor loses bits below the normal range."""
-    f = FORMATS[k.dtype(x)]
+    Near 0 it is x/2 + x/2 tanh(z/2). Elsewhere, as in `sigmoid`, x - x q, or x e - x e q for negative x; x e^r is
+    x + x (e^r - 1), rounded once. The scale 2^n comes last, so that no factor loses bits below the normal range."""
     first, second = scales(k, shifted)
     w = expm1_fraction(k, r)
-    p = k.add(w, 1.0)
-    rest = k.sub(w, k.sub(p, 1.0))  # the error of p
-    e = k.mul(k.mul(p, first), second)
+    e = k.mul(k.mul(k.add(w, 1.0), first), second)
     quotient = k.div(e, k.add(e, 1.0))
-    quotient = k.fma(quotient, k.mul(rest, 0.6), quotient)  # 1 / (1 + e) is about 0.6 where that counts
-    end = -2.0 * f.low
+    end = -2.0 * FORMATS[k.dtype(x)].low
     bounded = clamp_below(k, x, -end)  # the result is -0 there, and -inf * 0 would be NaN
-    negative = k.le(x, 0.0)
+    negative = k.lt(x, 0.0)
     factor = k.where(negative, k.mul(k.fma(bounded, w, bounded), first), bounded)
-    direct = k.and_(negative, k.eq(shifted, f.magic))
-    product = k.fma(k.where(direct, x, k.neg(factor)), quotient, k.where(direct, -0.0, factor))
-    return k.where(k.gt(x, end), x, k.mul(product, k.where(negative, second, 1.0)))
+    large = k.mul(k.fma(k.neg(factor), quotient, factor), k.where(negative, second, 1.0))
+    half_x = k.mul(x, 0.5)
+    near = k.where(k.lt(k.abs(half), TANH_SMALL), k.fma(half_x, tanh_small(k, half), half_x), large)
+    return k.where(k.gt(x, end), x, near)
 
 
 def silu(k: Scalars, x: Handle) -> Handle:
     """x sigmoid(x)."""
     r, _, shifted = split(k, clamp_below(k, k.neg(k.abs(x)), FORMATS[k.dtype(x)].low))
-    return times_sigmoid(k, x, r, shifted)
+    return times_sigmoid(k, x, k.mul(x, 0.5), r, shifted)
 
 
 def gelu(k: Scalars, x: Handle) -> Handle:
@@ -255,4 +254,4 @@ def gelu(k: Scalars, x: Handle) -> Handle:
     z = k.mul(a, inner)
     error = k.fma(a, inner_error, k.fma(a, inner, k.neg(z)))
     r, _, shifted = split(k, k.neg(z))
-    return times_sigmoid(k, x, k.sub(r, error), shifted)
+    return times_sigmoid(k, x, k.mul(k.mul(x, 0.5), inner), k.sub(r, error), shifted)
