@@ -1,6 +1,7 @@
-"""Pulling a kernel's values: an element of a value is loaded if the kernel reads the value, taken from the anchor if it is
-the anchor's result, and else computed by its op's body from elements of the operands, at the indices that the body asks
-for. So fusing costs nothing but what is computed, and an index op is arithmetic on indices that mostly vanishes.
+"""Pulling a kernel's values: an element of a value is loaded if the kernel reads the value, taken from the anchor if
+it is the anchor's result, and else computed by its op's body from elements of the operands, at the indices that the
+body asks for. So fusing costs nothing but what is computed, and an index op is arithmetic on indices that mostly
+vanishes.
 
 `Frame` is the kernel being written: its source, its names, and the loops that all kinds of kernel share.
 """
@@ -10,17 +11,17 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from alphac.backends.indexing import Affine, Symbol, number, symbol, unflatten
-from alphac.backends.printer import Handle, Printer, Source, register, stored
+from alphac.backends.indexing import Affine, number, symbol, unflatten
+from alphac.backends.printer import Handle, Printer, Source
 from alphac.backends.target import Target
 from alphac.backends.vector import SCALARS
 from alphac.ir.core import Value
 from alphac.ir.errors import InternalError
 from alphac.ir.ops.define import definition
-from alphac.ir.schedule import Buffer, Kernel, View
+from alphac.ir.schedule import Kernel, View
 from alphac.ir.typesys import BF16, F32, SHARD, Dim, DType, TensorType
 
 Index = Mapping[str, Affine]
@@ -30,7 +31,9 @@ Body = Callable[[Index, Affine], None]
 SMALL = 2048  # elements; below, one thread does it all
 ALIGNED = 16  # threads' shares of a flat range start at multiples of so many elements
 PARAMETERS = ("shards", "first", "merges", "scratch", "thread", "threads")
-RESERVED = frozenset((*PARAMETERS, *"merge steps lo hi top inf nan f32 f64 i32 i64 u8 u16 u32 u64 boolean".split(), *SCALARS))
+VARIABLES = ("merge", "lo", "hi", "top", "packed")
+CONSTANTS = ("f32", "f64", "i32", "i64", "u8", "u16", "u32", "u64", "boolean", "inf", "nan")
+RESERVED = frozenset((*PARAMETERS, *VARIABLES, *CONSTANTS, *SCALARS))
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Frame:
         self.buffers = kernel.buffers()
         self.arrays: list[Array] = []
         self.results: dict[Value, Callable[[Index], Handle]] = {}
-        self.loads: dict[Value, list[Affine]] = {}  # where each read value was loaded
+        self.loads: list[tuple[Value, Affine]] = []
         self.names: dict[int, str] = {}
         taken = set(RESERVED)
         for buffer in self.buffers:
@@ -110,7 +113,9 @@ class Frame:
         shape = definition(op)
         if shape.shape == "elementwise":
             assert shape.body is not None
-            operands = [self.k.cast(x, F32) if x.dtype == BF16 else x for x in (self.value(o, index) for o in op.operands)]
+            operands = [
+                self.k.cast(x, F32) if x.dtype == BF16 else x for x in (self.value(o, index) for o in op.operands)
+            ]
             result = shape.body(self.k, *operands, **op.attributes)
             return self.k.cast(result, BF16) if value.type.dtype == BF16 else result
         if shape.shape == "index":
@@ -124,7 +129,7 @@ class Frame:
 
     def _load(self, value: Value, view: View, index: Index) -> Handle:
         flat = self.flat(view, index)
-        self.loads.setdefault(value, []).append(flat)
+        self.loads.append((value, flat))
         # What this kernel also stores is read where it stands: before the store, at the same index.
         level = self.source.level if id(view.buffer) in self.stored_buffers else flat.level
         return self.element(self.names[id(view.buffer)], value.type.dtype, flat, level)
@@ -197,16 +202,25 @@ class Frame:
             return mark
 
         assert body is not None
-        with self.source.trial() as source:
+        with self.source.trial(max((i.level for i in index.values()), default=0)) as source:
             before = sum(map(len, source.blocks))
             moved = body(self.k, op, {n: self.k.from_affine(i) for n, i in index.items()}, read)
             computed = sum(map(len, source.blocks)) > before
         return None if computed or moved not in asked else self.place(*asked[moved])
 
+    def loaded(self, value: Value, index: Index, level: int) -> list[tuple[Value, Affine]]:
+        """What is loaded from where to evaluate an element whose index is known from `level` on."""
+        before = len(self.loads)
+        with self.source.trial(level):
+            self.value(value, index)
+        found = self.loads[before:]
+        del self.loads[before:]
+        return found
+
     # ------------------------------------------------------------------ loops
     def tasks(self, axes: Axes, weight: int, body: Callable[[Index], None]) -> None:
-        """Run `body` for every owned index of `axes`, shared among the threads; on thread 0 alone if that is little work.
-        `weight`: of one index, in elements of a plain map."""
+        """Run `body` for every owned index of `axes`, shared among the threads; on thread 0 alone if that is little
+        work. `weight`: of one index, in elements of a plain map."""
         low, high = self.owned_range(axes)
         total = size(axes)
         small = total * weight <= SMALL or total == 1
@@ -217,54 +231,62 @@ class Frame:
             if not small:
                 low, high = self.share(low, high, total)
             with self.loop("e", low, high, total) as e:
-                body(_indices(axes, e))
+                body(named(axes, e))
 
     def loop(self, name: str, low: Affine, high: Affine, bound: int) -> _Loop:
         """A loop over [low, high), whose index is below `bound`. Use as a context: `with frame.loop(...) as i`."""
         return _Loop(self, name, low, high, bound)
 
     def flat_loop(self, axes: Axes, low: Affine, high: Affine, body: Body, run: int | None = None) -> None:
-        """Run `body(index, flat)` for flat indices [low, high) over row-major axes: one loop if all that `body` reads is
-        simple in the flat index, else an outer loop and an inner one over the last axes, `run` elements together."""
+        """Run `body(index, flat)` for flat indices [low, high) over row-major axes: one loop if all that `body` reads
+        is simple in the flat index, else an outer loop and an inner one over the last axes, `run` elements
+        together."""
         axes_ = [d for d in axes if d.size > 1 or owned(d)]
         ones = {d.name: number(0) for d in axes if d not in axes_}
         run = self.contiguous(axes, body) if run is None else run
         total = size(axes_)
         if run >= total:
             with self.loop("e", low, high, total) as e:
-                body({**ones, **_indices(axes_, e)}, e)
+                body({**ones, **named(axes_, e)}, e)
             return
         split = next(s for s in range(len(axes_)) if size(axes_[s:]) == run)
         whole = (low % run) == number(0) and (high % run) == number(0)
         with self.loop("o", low // run, (high + (run - 1)) // run, total // run) as o:
-            outer = _indices(axes_[:split], o)
+            outer = named(axes_[:split], o)
             start, stop = number(0), number(run)
             if not whole:
                 start = self._clamp(low - o * run, "maximum", 0, run)
                 stop = self._clamp(high - o * run, "minimum", run, run)
             with self.loop("j", start, stop, run) as j:
-                body({**ones, **outer, **_indices(axes_[split:], j)}, o * run + j)
+                body({**ones, **outer, **named(axes_[split:], j)}, o * run + j)
 
     def _clamp(self, form: Affine, function: str, by: int, run: int) -> Affine:
         name = self.source.define(f"{function}({self.source.index(form)}, {by})", self.source.level, "n")
         return symbol(name, self.source.level, 0, run)
 
+    def over(self, axes: Axes, start: Affine, count: Affine, body: Body, run: int | None = None) -> None:
+        """`flat_loop` over `count` elements from `start` on; without axes there is one element."""
+        if axes:
+            self.flat_loop(axes, start, start + count, body, run)
+        else:
+            body({}, number(0))
+
+    def least(self, form: Affine, limit: int) -> Affine:
+        """min(form, limit), as a variable unless it is known which."""
+        return self.k.affine(self.k.minimum(self.k.from_affine(form), limit))
+
     def contiguous(self, axes: Axes, body: Body) -> int:
-        """How many of the last axes' elements one loop can run over without dividing its index: tried, all axes first."""
+        """How many of the last axes' elements one loop can run over without dividing its index: tried, all axes
+        first."""
         axes_ = [d for d in axes if d.size > 1 or owned(d)]
         ones = {d.name: number(0) for d in axes if d not in axes_}
         for split in range(len(axes_)):
             run = size(axes_[split:])
-            with self.source.trial() as source:
-                outer, inner = source.level + 1, source.level + 2
-                source.blocks += [[], []]
-                source.known += [{}, {}]
-                loads, self.loads = self.loads, {}
+            outer, inner = self.source.level + 1, self.source.level + 2
+            with self.source.trial(inner) as source:
                 o, j = symbol("o0", outer, 0, size(axes_) // run - 1), symbol("j0", inner, 0, run - 1)
-                source.quotients.clear()
-                index = {**ones, **_indices(axes_[:split], o), **_indices(axes_[split:], j)}
+                index = {**ones, **named(axes_[:split], o), **named(axes_[split:], j)}
                 body(index, o * run + j if split else j)
-                self.loads = loads
                 hard = any(level >= inner for level in source.quotients)
             if not hard:
                 return run
@@ -310,31 +332,35 @@ class Frame:
 
 
 class _Loop:
-    """A `for` statement; entering gives its index."""
+    """A `for` statement, or nothing at all if there is exactly one turn; entering gives its index."""
 
     def __init__(self, frame: Frame, name: str, low: Affine, high: Affine, bound: int) -> None:
-        self.source = frame.source
+        self.source, self.name = frame.source, name
         self.low, self.high, self.bound = low, high, bound
-        self.name = self.source.name(name)
+        self.context: AbstractContextManager[None] = nullcontext()
 
     def __enter__(self) -> Affine:
+        if self.high - self.low == number(1):
+            return self.low
+        name = self.source.name(self.name)
         low, high = self.source.index(self.low), self.source.index(self.high)
-        header = f"for {self.name} in range({high if low == '0' else f'{low}, {high}'}):"
-        self.context = self.source.block(header)
+        self.context = self.source.block(f"for {name} in range({high if low == '0' else f'{low}, {high}'}):")
         self.context.__enter__()
-        return symbol(self.name, self.source.level, max(0, self.low.low), max(self.bound - 1, 0))
+        return symbol(name, self.source.level, max(0, self.low.low), max(self.bound - 1, 0))
 
     def __exit__(self, *details: object) -> None:
         self.context.__exit__(None, None, None)
 
 
-def _indices(axes: Axes, flat: Affine) -> dict[str, Affine]:
+def named(axes: Axes, flat: Affine) -> dict[str, Affine]:
+    """The index along every axis, of a flat row-major index."""
     found = unflatten(flat, [d.size for d in axes])
     return dict(zip((d.name for d in axes), found, strict=True))
 
 
 def _identifier(name: str, taken: set[str]) -> str:
-    """A readable Python name, added to `taken`, that no variable of the source has: those are one letter and a number."""
+    """A readable Python name, added to `taken`, that no variable of the source has: those are one letter and a
+    number."""
     base = re.sub(r"\W+", "_", name).strip("_") or "buffer"
     if base[0].isdigit() or keyword.iskeyword(base) or re.fullmatch(r"[a-z]\d+", base):
         base = f"{base}_"

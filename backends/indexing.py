@@ -1,11 +1,11 @@
 """Index arithmetic: affine forms over loop variables, so that index ops cost nothing where they only rename elements.
 
-    reshape [batch, 6] → [batch, 2, 3] read at (b, i, j): flat = 3 i + j, its element (flat // 3, flat % 3) is (i, j) again
+    reshape [batch, 6] → [batch, 2, 3] read at (b, i, j): flat = 3 i + j, and (flat // 3, flat % 3) is (i, j) again
 
-An `Affine` is a sum of integer multiples of atoms and a constant. An atom is a variable of the emitted source (`Symbol`), or
-the floor of an affine form by a constant (`Quotient`), which is printed only if it is still there when the index is used. A
-remainder is `x - c * (x // c)`: with `c * (x // c)` added back it vanishes. All forms have bounds, which settle most clamps
-and comparisons while compiling.
+An `Affine` is a sum of integer multiples of atoms and a constant. An atom is a variable of the emitted source
+(`Symbol`), or the floor of an affine form by a constant (`Quotient`), which is printed only if it is still there when
+the index is used. A remainder is `x - c * (x // c)`: with `c * (x // c)` added back it vanishes. All forms have bounds,
+which settle most clamps and comparisons while compiling.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Affine:
     @property
     def exact(self) -> bool:
         """Whether it cannot have wrapped."""
-        return -EXACT < self.low and self.high < EXACT
+        return self.low > -EXACT and self.high < EXACT
 
     def coefficient(self, symbol: Symbol) -> int | None:
         """The coefficient of a symbol; None if the symbol is also inside a quotient."""
@@ -152,12 +152,12 @@ class Affine:
             return self
         whole = _affine({a: c // by for a, c in self.terms if c % by == 0}, self.constant // by)
         rest = _affine({a: c for a, c in self.terms if c % by}, self.constant % by)
-        if 0 <= rest.low and rest.high < by:
+        if rest.low >= 0 and rest.high < by:
             return whole
         for common in sorted({abs(c) for _, c in rest.terms}, reverse=True):
             if common > 1 and by % common == 0:
                 small = _affine({a: c for a, c in rest.terms if c % common}, rest.constant % common)
-                if 0 <= small.low and small.high < common:
+                if small.low >= 0 and small.high < common:
                     large = {a: c // common for a, c in rest.terms if c % common == 0}
                     return whole + _affine(large, rest.constant // common) // (by // common)
         if len(rest.terms) == 1 and rest.constant == 0:

@@ -20,8 +20,9 @@ import numpy as np
 from alphac.backends import contraction, reduction, special
 from alphac.backends.evaluation import PARAMETERS, Frame, physical
 from alphac.backends.printer import register, stored
+from alphac.backends.simd import vector_loops
 from alphac.backends.target import KernelSource, Target
-from alphac.backends.vector import SCALARS, vector_loops
+from alphac.backends.vector import SCALARS
 from alphac.ir.core import Op
 from alphac.ir.ops.define import definition
 from alphac.ir.schedule import Kernel

@@ -2,8 +2,8 @@
 
     t4 = f32(0.044715) * t3        Numba never promotes f32 by f32; integers narrower than 64 bits are wrapped back
 
-A line stands at the outermost block in which its operands are known, so what does not depend on an inner loop is computed
-before it; equal expressions are computed once.
+A line stands at the outermost block in which its operands are known, so what does not depend on an inner loop is
+computed before it; equal expressions are computed once.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Handle:
 
 
 class Source:
-    """Lines of a function in nested blocks. Level 0 is the function's body; a line may be added to any open block, where
-    it lands before the inner block that is still open."""
+    """Lines of a function in nested blocks. Level 0 is the function's body; a line may be added to any open block,
+    where it lands before the inner block that is still open."""
 
     def __init__(self) -> None:
         self.blocks: list[list[str]] = [[]]
@@ -100,11 +100,14 @@ class Source:
         return known
 
     @contextmanager
-    def trial(self) -> Iterator[Source]:
-        """Lines added inside are thrown away."""
+    def trial(self, depth: int = 0) -> Iterator[Source]:
+        """Lines added inside are thrown away. Blocks down to level `depth` are open, and no index was divided yet."""
         blocks, known = self.blocks, self.known
-        names, quotients = dict(self.names), list(self.quotients)
-        self.blocks, self.known = [list(b) for b in blocks], [dict(d) for d in known]
+        names, quotients = dict(self.names), self.quotients
+        missing = max(0, depth - self.level)
+        self.blocks = [*(list(b) for b in blocks), *([] for _ in range(missing))]
+        self.known = [*(dict(d) for d in known), *({} for _ in range(missing))]
+        self.quotients = []
         yield self
         self.blocks, self.known, self.names, self.quotients = blocks, known, names, quotients
 
@@ -408,11 +411,14 @@ class Printer:
         return self.emit(BF16, f"round_bf16({x.text})", [x])
 
     def _odd_f64(self, x: Handle) -> Handle:
-        """An integer in f64, exact below 2**32, else its low 11 bits folded into the next: far below bf16's last bit."""
+        """An integer in f64, exact below 2**32, else its low 11 bits folded into the next: far below bf16's last
+        bit."""
         if x.dtype.bits <= 32:
             return self.cast(x, F64)
         low = self.and_(x, 0x7FF)
-        folded = self.or_(self.xor(x, low), self.where(self.ne(low, 0), self.const(0x800, x.dtype), self.const(0, x.dtype)))
+        folded = self.or_(
+            self.xor(x, low), self.where(self.ne(low, 0), self.const(0x800, x.dtype), self.const(0, x.dtype))
+        )
         large = self.ne(self.shr(self.add(x, 1 << 32), 33), 0)
         return self.cast(self.where(large, folded, x), F64)
 

@@ -3,7 +3,7 @@
 A leaf of 1,024 elements runs in 16 strided lanes, lanes fold in halves, leaves merge as in a binary counter:
 
     part[d] = lanes_add(leaf, 0, n)          where the reduced axis is innermost: a vector holds 16 elements of it
-    lane[16 * …] = lane[…] + x               else: a vector holds elements that are kept, each with its 16 lanes in scratch
+    lane[16 * …] = lane[…] + x               else: a vector holds elements that are kept, each with 16 lanes in scratch
 
 A `combine` pushes each shard's partial onto a stack in its buffer of nodes and merges the two topmost as often as the
 table `merges` says, so that what is left are the maximal aligned subtrees of the shards that this role owns.
@@ -15,13 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from alphac.backends.evaluation import Array, Frame, Index, physical, size
+from alphac.backends.evaluation import Array, Frame, Index, named, physical, size
 from alphac.backends.indexing import Affine, number, symbol, unflatten
 from alphac.backends.printer import Handle
-from alphac.ir.core import Op
+from alphac.ir.core import Op, Value
+from alphac.ir.errors import InternalError
 from alphac.ir.ops.define import definition
 from alphac.ir.ops.reduce import reduced_axes
-from alphac.ir.typesys import BF16, F32, I64, SHARD, Dim, DType
+from alphac.ir.typesys import BF16, F32, SHARD, Dim, DType
 
 LEAF = 1024
 LANES = 16
@@ -161,65 +162,64 @@ class _Read:
     def each(self, task: Index, body: Callable[[Index], None]) -> None:
         total = size(self.axes)
         low = task["tile"] * self.tile
-        high = bounded(self.frame, low + self.tile, total)
+        high = self.frame.least(low + self.tile, total)
         if not self.axes:
             body({})
             return
         self.frame.flat_loop(self.axes, low, high, lambda index, _: body(index))
 
 
-def bounded(frame: Frame, form: Affine, limit: int) -> Affine:
-    """min(form, limit), as a variable unless it is known which."""
-    return frame.k.affine(frame.k.minimum(frame.k.from_affine(form), frame.k.const(limit, I64)))
-
-
 # ---------------------------------------------------------------------- reductions
 def reduction(frame: Frame, op: Op, combined: bool) -> Partials:
     """The results of a reduction, by the form that suits how its operand lies in memory."""
-    common = _Common(frame, op, combined)
-    last = physical(op.operands[0].type)[-1]
-    return _Rows(common) if last.name in {d.name for d in reduced_axes(op)} else _Columns(common)
+    terms = _Elements(frame, op, combined)
+    return Columns(terms) if terms.inner else _Rows(terms)
 
 
-class _Common:
-    """What both forms share. `count` elements are reduced to one; `axes` are those of the result (without `shard` if a
-    combine runs over the shards)."""
+class Terms:
+    """What is summed in which order: `count` terms to one result, in leaves of `leaf` by `lanes` lanes. `axes` are the
+    result's, without `shard` if a combine runs over the shards; `inner` those that may share a vector."""
 
-    def __init__(self, frame: Frame, op: Op, combined: bool) -> None:
+    leaf: int
+    lanes: int
+    inner: list[Dim]
+
+    def __init__(self, frame: Frame, op: Op, combined: bool, summed: list[Dim]) -> None:
         self.frame, self.op = frame, op
-        (self.operand,) = op.operands
-        dtype = self.operand.type.dtype
+        dtype = op.operands[0].type.dtype
         self.accumulator: DType = F32 if dtype == BF16 else dtype
-        self.reduced = reduced_axes(op)
+        self.reduced = list(summed)
         self.grain = next((d for d in self.reduced if d.shards), None)
         if self.grain is not None:  # a shard's own rows
             self.reduced[0] = Dim(self.grain.name, self.grain.size // self.grain.shards)
         self.count = size(self.reduced)
-        self.leaves = -(-self.count // LEAF)
+        self.leaves = -(-self.count // self.leaf)
         self.axes = [d for d in physical(op.result.type) if not (combined and d.name == SHARD)]
-        kind = _Kind()
-        assert definition(op).body is not None
-        self.kind = definition(op).body(kind, None, None)
-
-    def combine(self, x: Handle, y: Handle) -> Handle:
-        body = definition(self.op).body
-        assert body is not None
-        return body(self.frame.k, x, y)
 
     def identity(self) -> Handle:
-        identity = definition(self.op).identity
-        assert identity is not None
-        return identity(self.frame.k, self.accumulator)
+        """What every lane starts from."""
+        raise InternalError(f"`{self.op.name}` sums nothing")
+
+    def add(self, sum_: Handle, kept: Index, reduced: Index, shard: Affine | None) -> Handle:
+        """A lane after one more term."""
+        raise InternalError(f"`{self.op.name}` sums nothing")
+
+    def combine(self, x: Handle, y: Handle) -> Handle:
+        """Two lanes, or two leaves."""
+        raise InternalError(f"`{self.op.name}` sums nothing")
 
     def rounded(self, x: Handle) -> Handle:
+        """A sum in the result's dtype."""
         return self.frame.k.cast(x, self.op.result.type.dtype)
 
-    def element(self, kept: Index, reduced: Index, shard: Affine | None) -> Handle:
-        """An element of the operand, in the accumulator's dtype."""
-        return self.frame.k.cast(self.frame.value(self.operand, self.index(kept, reduced, shard)), self.accumulator)
+    def element(self, operand: Value, kept: Index, reduced: Index, shard: Affine | None) -> Handle:
+        """An element of an operand, in the accumulator's dtype."""
+        index, names = self.index(kept, reduced, shard), operand.type.names
+        value = self.frame.value(operand, {n: index[n] for n in names})
+        return self.frame.k.cast(value, self.accumulator)
 
     def index(self, kept: Index, reduced: Index, shard: Affine | None) -> dict[str, Affine]:
-        """The operand's index; the grain's axis, if reduced, counts within `shard`."""
+        """Kept and reduced indices; the grain's axis, if reduced, counts within `shard`."""
         index = {**kept, **reduced}
         if self.grain is not None:
             assert shard is not None
@@ -229,7 +229,7 @@ class _Common:
 
     def each_leaf(self, leaf: Callable[[Affine, Affine], None], merge: Callable[[Affine], None]) -> None:
         """Run `leaf(first element, slot)` for every leaf, `merge(slot)` as often as the tree says; see `each_leaf`."""
-        each_leaf(self.frame, self.leaves, LEAF, leaf, merge)
+        each_leaf(self.frame, self.leaves, self.leaf, leaf, merge)
 
     def slots(self) -> int:
         """How many partial sums of leaves there may be at a time."""
@@ -237,21 +237,52 @@ class _Common:
 
     def leaf_size(self, first: Affine) -> Affine:
         """Elements of the leaf that begins at `first`."""
-        return leaf_size(self.frame, self.count, LEAF, first)
+        return leaf_size(self.frame, self.count, self.leaf, first)
+
+
+class _Elements(Terms):
+    """The terms of a reduction."""
+
+    leaf = LEAF
+    lanes = LANES
+
+    def __init__(self, frame: Frame, op: Op, combined: bool) -> None:
+        super().__init__(frame, op, combined, reduced_axes(op))
+        (self.operand,) = op.operands
+        order, reduced = physical(self.operand.type), {d.name for d in self.reduced}
+        self.inner = order[max(i for i, d in enumerate(order) if d.name in reduced) + 1 :]
+        self.kind: str = self._body(_Kind(), None, None)
+
+    @property
+    def _body(self) -> Callable[..., Any]:
+        body = definition(self.op).body
+        assert body is not None
+        return body
+
+    def identity(self) -> Handle:
+        identity = definition(self.op).identity
+        assert identity is not None
+        return identity(self.frame.k, self.accumulator)
+
+    def add(self, sum_: Handle, kept: Index, reduced: Index, shard: Affine | None) -> Handle:
+        return self.combine(sum_, self.element(self.operand, kept, reduced, shard))
+
+    def combine(self, x: Handle, y: Handle) -> Handle:
+        return self._body(self.frame.k, x, y)
 
 
 def leaf_size(frame: Frame, count: int, leaf: int, first: Affine) -> Affine:
     """Of `count` elements in leaves of `leaf`: how many are in the leaf that begins at `first`."""
     if count <= leaf:
         return number(count)
-    return bounded(frame, number(count) - first, leaf) if count % leaf else number(leaf)
+    return frame.least(number(count) - first, leaf) if count % leaf else number(leaf)
 
 
 def each_leaf(
     frame: Frame, leaves: int, size_: int, leaf: Callable[[Affine, Affine], None], merge: Callable[[Affine], None]
 ) -> None:
-    """Run `leaf(first element, slot)` for every leaf, then `merge(slot)` as often as the tree says: the slot takes its sum
-    with the next. The last sum is in slot 0."""
+    """Run `leaf(first element, slot)` for every leaf, then `merge(slot)` as often as the tree says: the slot takes its
+    sum with the next. The last sum is in slot 0."""
     if leaves == 1:
         leaf(number(0), number(0))
         return
@@ -281,7 +312,7 @@ class _Kind:
 class _Rows:
     """The innermost axis is reduced: results one by one."""
 
-    common: _Common
+    common: _Elements
 
     def __post_init__(self) -> None:
         self.frame = self.common.frame
@@ -336,7 +367,7 @@ class _Rows:
         array = self.leaf
 
         def fill(index: Index, flat: Affine) -> None:
-            frame.put(array, flat - first, common.element(task, index, shard))
+            frame.put(array, flat - first, common.element(common.operand, task, index, shard))
 
         frame.flat_loop(axes, first, first + count, fill)
         return array.name, number(0)
@@ -347,18 +378,15 @@ def _mentions(form: Affine, variable: Affine) -> bool:
 
 
 @dataclass
-class _Columns:
+class Columns:
     """The innermost axes are kept: a tile of their elements together, every one with its own lanes."""
 
-    common: _Common
+    common: Terms
 
     def __post_init__(self) -> None:
         common = self.common
         self.frame = common.frame
-        reduced = {d.name for d in common.reduced}
-        order = physical(common.operand.type)
-        last = max(i for i, d in enumerate(order) if d.name in reduced)
-        self.inner = order[last + 1 :]
+        self.inner = common.inner
         self.outer = [d for d in common.axes if d not in self.inner]
         width = size(self.inner)
         self.width = width
@@ -367,7 +395,7 @@ class _Columns:
             self.tile = width
         self.tasks = [*self.outer, Dim("tile", -(-width // self.tile))]
         self.weight = common.count * self.tile
-        self.used = min(LANES, common.count)
+        self.used = min(common.lanes, common.count)
         self.lanes: Array | None = None
         self.parts: Array | None = None
 
@@ -377,10 +405,10 @@ class _Columns:
         low = task["tile"] * self.tile
         outer = {d.name: task[d.name] for d in self.outer}
         exact = self.width % self.tile == 0
-        count = number(self.tile) if exact else bounded(frame, number(self.width) - low, self.tile)
+        count = number(self.tile) if exact else frame.least(number(self.width) - low, self.tile)
         with frame.loop("j", number(0), count, self.tile) as j:
-            inner = unflatten(low + j, [d.size for d in self.inner])
-            body({**outer, **dict(zip((d.name for d in self.inner), inner, strict=True))}, j)
+            inner = named(self.inner, low + j)
+            body({**outer, **inner}, j)
 
     def each(self, task: Index, body: Callable[[Index], None]) -> None:
         self._columns(task, lambda index, _: body(index))
@@ -415,16 +443,15 @@ class _Columns:
         with frame.loop("e", number(0), number(self.used * tile), self.used * tile) as e:
             frame.put(lanes, e, common.identity())
         with frame.loop("r", first, first + common.leaf_size(first), common.count) as r:
-            reduced = dict(zip((d.name for d in common.reduced), unflatten(r, [d.size for d in common.reduced]), strict=True))
-            lane = (r % LANES) * tile
+            reduced = named(common.reduced, r)
+            lane = (r % common.lanes) * tile
 
             def add(index: Index, j: Affine) -> None:
-                element = common.element(index, reduced, shard)
-                frame.put(lanes, lane + j, common.combine(frame.scratch_element(lanes, lane + j), element))
+                frame.put(lanes, lane + j, common.add(frame.scratch_element(lanes, lane + j), index, reduced, shard))
 
             self._columns(task, add)
         # A lane that no element went to holds the identity: merging it would change nothing.
-        half = LANES // 2
+        half = common.lanes // 2
         while half:
             count = min(half, self.used - half) * tile
             if count > 0:
@@ -432,4 +459,3 @@ class _Columns:
                     pair = frame.scratch_element(lanes, e), frame.scratch_element(lanes, e + half * tile)
                     frame.put(lanes, e, common.combine(*pair))
             half //= 2
-

@@ -1,18 +1,18 @@
 """Ops with loops of their own.
 
-    argmax, argmin, cumsum     one pass along an axis; what is carried lies in variables if the axis is innermost, else in
-                               scratch, a tile of the inner axes together
-    scatter_add                sums of updates by leaves of 256 positions, in a block of the table that fits into scratch
+argmax, argmin, cumsum     one pass along an axis; what is carried lies in variables if the axis is innermost, else in
+                           scratch, a tile of the inner axes together
+scatter_add                sums of updates by leaves of 256 positions, in a block of the table that fits into scratch
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from alphac.backends.evaluation import Array, Frame, Index, physical, size
-from alphac.backends.indexing import Affine, number, unflatten
+from alphac.backends.evaluation import Array, Frame, Index, named, physical, size
+from alphac.backends.indexing import Affine, number
 from alphac.backends.printer import Handle
-from alphac.backends.reduction import Emit, bounded, each_leaf, leaf_size, store_partials
+from alphac.backends.reduction import Emit, each_leaf, leaf_size, store_partials
 from alphac.ir.core import Op
 from alphac.ir.ops.special import scattered_axes
 from alphac.ir.typesys import BF16, F32, I32, I64, SHARD, Dim, DType
@@ -54,7 +54,8 @@ class _Carried:
 
 
 class _Pass:
-    """The loops of a pass along an axis of an operand: outer axes, tiles of the inner ones, the axis, a tile's elements."""
+    """The loops of a pass along an axis of an operand: outer axes, tiles of the inner ones, the axis, a tile's
+    elements."""
 
     def __init__(self, frame: Frame, op: Op) -> None:
         self.frame, self.operand = frame, op.operands[0]
@@ -80,10 +81,10 @@ class _Pass:
             body({**outer, **{d.name: number(0) for d in self.inner}}, number(0))
             return
         low = task["tile"] * self.tile
-        count = bounded(frame, number(self.width) - low, self.tile) if self.width % self.tile else number(self.tile)
+        count = frame.least(number(self.width) - low, self.tile) if self.width % self.tile else number(self.tile)
         with frame.loop("j", number(0), count, self.tile) as j:
-            inner = unflatten(low + j, [d.size for d in self.inner])
-            body({**outer, **dict(zip((d.name for d in self.inner), inner, strict=True))}, j)
+            inner = named(self.inner, low + j)
+            body({**outer, **inner}, j)
 
     def element(self, index: Index, i: Affine) -> Handle:
         return self.frame.k.cast(self.frame.value(self.operand, {**index, self.dim.name: i}), self.accumulator)
@@ -146,8 +147,8 @@ def _arg(frame: Frame, op: Op) -> None:
 
 # ---------------------------------------------------------------------- scatter_add
 class Scatter:
-    """`Partials` of a scatter_add: a task makes a block of table rows by a tile of columns. Columns are the innermost axes
-    that the index lacks."""
+    """`Partials` of a scatter_add: a task makes a block of table rows by a tile of columns. Columns are the innermost
+    axes that the index lacks."""
 
     def __init__(self, frame: Frame, op: Op, combined: bool) -> None:
         self.frame, self.op = frame, op
@@ -207,7 +208,7 @@ class Scatter:
         """Add the updates of one position."""
         frame, k, table = self.frame, self.frame.k, self.table
         assert table is not None
-        position = dict(zip((d.name for d in self.summed), unflatten(r, [d.size for d in self.summed]), strict=True))
+        position = named(self.summed, r)
         if self.grain is not None:
             assert shard is not None
             rows = self.grain.size // self.grain.shards
@@ -241,17 +242,17 @@ class Scatter:
             body({d.name: number(0) for d in self.inner}, number(0))
             return
         low = task["tile"] * self.tile
-        count = bounded(frame, number(self.width) - low, self.tile) if self.width % self.tile else number(self.tile)
+        count = frame.least(number(self.width) - low, self.tile) if self.width % self.tile else number(self.tile)
         with frame.loop("j", number(0), count, self.tile) as j:
-            inner = unflatten(low + j, [d.size for d in self.inner])
-            body(dict(zip((d.name for d in self.inner), inner, strict=True)), j)
+            inner = named(self.inner, low + j)
+            body(inner, j)
 
     def _entries(self, task: Index, body: Callable[[Index, Affine], None]) -> None:
         """Run `body(index, place in slot 0)` for the entries of a task's block of the table."""
         frame = self.frame
         first = task["block"] * self.rows
         whole = self.dim.size % self.rows == 0
-        count = number(self.rows) if whole else bounded(frame, number(self.dim.size) - first, self.rows)
+        count = number(self.rows) if whole else frame.least(number(self.dim.size) - first, self.rows)
         outer = {d.name: task[d.name] for d in self.outer}
         with frame.loop("r", number(0), count, self.rows) as r:
             row = {self.dim.name: first + r}

@@ -17,8 +17,8 @@ PACK_BYTES = 640 << 10  # of both packed operands
 
 @dataclass(frozen=True)
 class Tiling:
-    """A register tile is `tile_rows` by `vectors` vectors (`tile_columns` elements); a block `rows` by `columns`, of which
-    `terms` terms are packed at a time; `slots` partial sums of a block may wait for each other."""
+    """A register tile is `tile_rows` by `vectors` vectors (`tile_columns` elements); a block `rows` by `columns`, of
+    which `terms` terms are packed at a time; `slots` partial sums of a block may wait for each other."""
 
     tile_rows: int
     vectors: int
@@ -34,12 +34,11 @@ class Tiling:
         return self.rows * self.columns
 
 
-def tiling(rows: int, columns: int, terms: int, leaves: int, element: int, target: Target) -> Tiling:
-    """Cut a product of `rows` by `columns` with `terms` terms a shard, at most `leaves` leaves in a tree, of elements of so
-    many bytes."""
+def tiling(rows: int, columns: int, terms: int, slots: int, element: int, target: Target) -> Tiling:
+    """Cut a product of `rows` by `columns` with `terms` terms a shard, of elements of `element` bytes. `slots` partial
+    sums may have to wait."""
     tile_rows, vectors = register_tile(rows, columns, element, target)
     width = vectors * vector_width(element, target)
-    slots = 1 if leaves == 1 else 2 * leaves.bit_length() + 2 if leaves > 16 else leaves.bit_length() + 1
     block_columns = min(-(-columns // width), max(1, BLOCK_COLUMNS // width)) * width
     block_rows = min(-(-rows // tile_rows), max(1, BLOCK_ROWS // tile_rows)) * tile_rows
     while slots * block_rows * block_columns * element > SLOTS_BYTES:
@@ -62,7 +61,8 @@ def vector_width(element: int, target: Target) -> int:
 
 
 def register_tile(rows: int, columns: int, element: int, target: Target) -> tuple[int, int]:
-    """Rows and vectors of the tile that takes the fewest cycles: two fma or loads a cycle, a chain's next fma after four."""
+    """Rows and vectors of the tile that takes the fewest cycles: two fma or loads a cycle, a chain's next fma after
+    four."""
 
     def cycles(shape: tuple[int, int]) -> tuple[float, int]:
         height, vectors = shape

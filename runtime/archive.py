@@ -2,8 +2,9 @@
 
     python digits-1.pyz --join HOST:PORT
 
-The archive needs Python with numpy and llvmlite, and nothing of alphac's: no compiler, no installed package. When run it
-unpacks itself into a fresh temporary directory (code is linked and data is mapped from files) and removes it at the end.
+The archive needs Python with numpy and llvmlite, and nothing of alphac's: no compiler, no installed package. When run
+it unpacks itself into a fresh temporary directory (code is linked and data is mapped from files) and removes it at the
+end.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pathlib import Path
 
 from alphac.runtime.bundle import MAIN, MANIFEST, Bundle, read_bundle, section_digest
 from alphac.runtime.coding import canonical, encode
-from alphac.runtime.collectives import ROOT
 from alphac.runtime.errors import InputRefused
+from alphac.runtime.groups import ROOT
 from alphac.runtime.records import Manifest, Withheld
 
 SHEBANG = b"#!/usr/bin/env python3\n"

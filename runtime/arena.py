@@ -65,7 +65,8 @@ class Arena:
         return np.ndarray((count,), np.int64, self._memory, self._places[part])
 
     def view(self, buffer: BufferRecord, offset: int) -> Array:
-        """A buffer's owned part: a buffer that grows has all owned rows, one of role `nodes` a leading axis of subtrees."""
+        """A buffer's owned part: a buffer that grows has all owned rows, one of role `nodes` a leading axis of
+        subtrees."""
         shape = buffer.shape
         if buffer.grows:
             shape = (shape[0] * self.shards, *shape[1:])

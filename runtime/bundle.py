@@ -1,7 +1,8 @@
 """The bundle's format, owned by its reader: a directory with `manifest.json` and the files that it names.
 
-The manifest's records are in `records.py`. Its identity, `bundle`, is a digest over the digests of its sections, one per
-class and per role: so the manifest of an extracted role, which withholds the others' records, has the same identity.
+The manifest's records are in `records.py`. Its identity, `bundle`, is a digest over the digests of its sections, one
+per class and per role: so the manifest of an extracted role, which withholds the others' records, has the same
+identity.
 """
 
 from __future__ import annotations
@@ -157,7 +158,8 @@ def _edited(path: Path) -> BundleRefused:
 
 
 def read_bundle(path: Path | str, *, verify: bool = True) -> Bundle:
-    """Open a bundle. With `verify` every file's digest is checked; without, a role's files are checked as it reads them.
+    """Open a bundle. With `verify` every file's digest is checked; without, a role's files are checked as it reads
+    them.
 
     Raises BundleRefused for anything that is not a whole, unedited bundle of this format; DataRefused for its data."""
     root = Path(path)
@@ -214,9 +216,9 @@ def section_digest(record: Any) -> str:
 
 
 def write_bundle(directory: Path | str, manifest: Manifest, files: Mapping[str, bytes | Path]) -> Bundle:
-    """Write a bundle: `files` by their names in it (bytes, or a path to copy). `manifest.files` and `manifest.bundle` are
-    filled in. All or nothing: the directory appears whole. Raises FileExistsError if it is there already, ValueError for
-    a manifest that a reader would refuse, OSError."""
+    """Write a bundle: `files` by their names in it (bytes, or a path to copy). `manifest.files` and `manifest.bundle`
+    are filled in. All or nothing: the directory appears whole. Raises FileExistsError if it is there already,
+    ValueError for a manifest that a reader would refuse, OSError."""
     directory = Path(directory)
     if directory.exists():
         raise FileExistsError(f"{directory} exists")
@@ -260,9 +262,12 @@ def _lists(value: Any) -> Any:
 
 
 def safe_path(root: Path, name: str) -> Path:
-    """`root / name` for a name that stays inside. Raises BundleRefused for absolute names, `..`, and links that leave."""
+    """`root / name` for a name that stays inside. Raises BundleRefused for absolute names, `..`, and links that
+    leave."""
     pure = PurePosixPath(name)
-    odd = not pure.parts or "\\" in name or "\0" in name or pure.is_absolute() or str(pure) != name or ".." in pure.parts
+    odd = (
+        not pure.parts or "\\" in name or "\0" in name or pure.is_absolute() or str(pure) != name or ".." in pure.parts
+    )
     if odd or len(name) > 1024 or name == MANIFEST:
         raise BundleRefused(f"`{name[:80]}` is no name of a file in a bundle")
     path = root / pure

@@ -1,4 +1,4 @@
-"""What a manifest must satisfy beyond its types, so that nothing it says can make a role read or write out of bounds."""
+"""What a manifest must satisfy beyond its types, so that nothing it says makes a role read or write out of bounds."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ def _port(manifest: Manifest, name: str, program: ProgramRecord, port: PortRecor
         _require(buffer.role == "state" and buffer.state == port.name, f"{where} is bound to another buffer")
     elif port.kind == "column":
         data, _, column = port.name.partition(".")
-        record = next((c for c in manifest.data[data].columns if c.name == column), None) if data in manifest.data else None
+        record = (
+            next((c for c in manifest.data[data].columns if c.name == column), None) if data in manifest.data else None
+        )
         fits = record is not None and buffer.grows and (record.dtype, record.shape) == (buffer.dtype, buffer.shape[1:])
         _require(fits, f"{where} is not a declared column")
         _require(manifest.grain is not None and buffer.rows == manifest.grain.rows, f"{where} has odd rows")
@@ -135,7 +137,11 @@ def _steps(name: str, program: ProgramRecord, steps: Iterable[StepRecord], depth
             _require(SYMBOL.fullmatch(step.symbol) is not None, f"{name}: odd symbol")
             for kernel in step.kernels:
                 fits = SYMBOL.fullmatch(kernel.symbol) is not None and 0 <= kernel.stores <= len(kernel.buffers)
-                fits = fits and all(0 <= b < count for b in kernel.buffers) and all(loop.count >= 0 for loop in kernel.loops)
+                fits = (
+                    fits
+                    and all(0 <= b < count for b in kernel.buffers)
+                    and all(loop.count >= 0 for loop in kernel.loops)
+                )
                 _require(fits, f"{name}: kernel {kernel.symbol[:80]} is odd")
             _require(all(0 <= b < count for guard in step.guards for b in guard), f"{name}: a guard has no buffer")
         elif step.kind == "exchange":
@@ -183,7 +189,9 @@ def _most_subtrees(manifest: Manifest, record: ClassRecord) -> int:
 
 
 def _roles(manifest: Manifest) -> None:
-    _require(0 < len(manifest.roles) <= manifest.shards, f"{len(manifest.roles)} roles do not share {manifest.shards} shards")
+    _require(
+        0 < len(manifest.roles) <= manifest.shards, f"{len(manifest.roles)} roles do not share {manifest.shards} shards"
+    )
     _require(-1 <= manifest.solo < len(manifest.classes), "solo names no class")
     if manifest.solo >= 0 and isinstance(solo := manifest.classes[manifest.solo], ClassRecord):
         _require(solo.shards == manifest.shards, "the solo class does not own all shards")

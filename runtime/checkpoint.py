@@ -43,8 +43,8 @@ class TensorRecord:
 
 @dataclass(frozen=True)
 class CheckpointManifest:
-    """What a checkpoint is. `step` steps are finished: with `seed` it fixes the position in the data and in every random
-    stream."""
+    """What a checkpoint is. `step` steps are finished: with `seed` it fixes the position in the data and in every
+    random stream."""
 
     format: int
     system: str
@@ -68,7 +68,8 @@ class Store(Protocol):
     """Where checkpoints live."""
 
     def publish(self, step: int, states: Mapping[str, Array]) -> Checkpoint:
-        """Write a checkpoint and make it the newest, all or nothing. Raises CheckpointRefused if it cannot be written."""
+        """Write a checkpoint and make it the newest, all or nothing. Raises CheckpointRefused if it cannot be
+        written."""
         ...
 
     def latest(self) -> Checkpoint:
@@ -155,12 +156,7 @@ def restore(checkpoint: Checkpoint, system: Manifest, into: Mapping[str, Array])
     """Fill `into` with a checkpoint's states, verified first; its step. Raises CheckpointRefused, before anything is
     changed, if it is damaged or of another system."""
     manifest = checkpoint.manifest
-    if (manifest.identity, manifest.seed) != (system.identity, system.seed):
-        raise CheckpointRefused(
-            f"{checkpoint.path} is of another system: {manifest.system} {manifest.identity[:12]}, "
-            f"this is {system.system} {system.identity[:12]}",
-            help="the source, a --set or the data changed: resume with a bundle of the same system",
-        )
+    _require_system(checkpoint, system)
     tensors = load_states(checkpoint.path / PAYLOAD, system)
     for name, array in tensors.items():
         record = manifest.tensors.get(name)
@@ -179,6 +175,26 @@ def find_checkpoint(path: Path, system: Manifest) -> Checkpoint:
         if (directory / HEAD).is_file():
             return DirectoryStore(directory, system).latest()
     return open_checkpoint(path)
+
+
+def find_start(path: Path | None, system: Manifest) -> Checkpoint:
+    """The checkpoint to resume from, as `find_checkpoint` finds it; None: there was no run. Raises CheckpointRefused,
+    if it is of another system, too."""
+    if path is None:
+        raise CheckpointRefused("there is no run to resume", help="give --out, or a checkpoint to --resume")
+    found = find_checkpoint(path, system)
+    _require_system(found, system)
+    return found
+
+
+def _require_system(checkpoint: Checkpoint, system: Manifest) -> None:
+    manifest = checkpoint.manifest
+    if (manifest.identity, manifest.seed) != (system.identity, system.seed):
+        raise CheckpointRefused(
+            f"{checkpoint.path} is of another system: {manifest.system} {manifest.identity[:12]}, "
+            f"this is {system.system} {system.identity[:12]}",
+            help="the source, a --set or the data changed: resume with a bundle of the same system",
+        )
 
 
 # ---------------------------------------------------------------------- tensors
@@ -212,6 +228,12 @@ def digest(array: Array) -> str:
     if array.dtype.kind == "f" and np.isnan(array).any():
         array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def states_digest(system: Manifest, states: Mapping[str, Array]) -> str:
+    """One digest over all states: roles with the same one hold the same bits."""
+    lines = [f"{s.name} {s.dtype} {list(s.shape)} {digest(states[s.name])}\n" for s in system.states]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 # ---------------------------------------------------------------------- files

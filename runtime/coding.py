@@ -122,7 +122,9 @@ def _decode_tuple(arguments: tuple[Any, ...], value: Any, where: str, depth: int
         return tuple(_decode(arguments[0], v, f"{where}[{i}]", depth + 1) for i, v in enumerate(items))
     if len(items) != len(arguments):
         raise CodingError(f"{where} must have {len(arguments)} items, not {len(items)}")
-    return tuple(_decode(k, v, f"{where}[{i}]", depth + 1) for i, (k, v) in enumerate(zip(arguments, items, strict=True)))
+    return tuple(
+        _decode(k, v, f"{where}[{i}]", depth + 1) for i, (k, v) in enumerate(zip(arguments, items, strict=True))
+    )
 
 
 def _decode_union(arguments: tuple[Any, ...], value: Any, where: str, depth: int) -> Any:

@@ -1,7 +1,6 @@
 """Exchanges: every role's subtrees are gathered at the root, folded by the shard tree, and the roots sent to all.
 
-`Group` is sans-I/O: it is told what happened and answers with what to do. `Star` does that over a transport; `Alone` is
-the group of one.
+`Group` is sans-I/O: it is told what happened and answers with what to do. `Star` does that over a transport.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +18,12 @@ from alphac.runtime.combine import combine
 from alphac.runtime.errors import FrameRefused, PeerLost, RuntimeFault
 from alphac.runtime.executor import Exchanged
 from alphac.runtime.frames import ABORT, CONTRIBUTE, LEAVE, RESULT, STOP, Expected, Frame
+from alphac.runtime.groups import ROOT, Alone, Collective
 from alphac.runtime.transport.interface import Payload, Transport
 from alphac.runtime.tree import Range, fold, subtrees
 
-ROOT = 0
+__all__ = ["Action", "Alone", "Await", "Collective", "Group", "Send", "Star", "aborted"]
+
 Array = npt.NDArray[Any]
 
 
@@ -49,7 +50,9 @@ Action = Send | Await
 class Group:
     """One role's part in the exchanges of a group. `shares[k]` is role k's range (first, shards) of the `shards`."""
 
-    def __init__(self, identity: bytes, role: int, shards: int, shares: Sequence[tuple[int, int]], epoch: int = 0) -> None:
+    def __init__(
+        self, identity: bytes, role: int, shards: int, shares: Sequence[tuple[int, int]], epoch: int = 0
+    ) -> None:
         self.identity, self.role, self.shards, self.epoch = identity, role, shards, epoch
         self.ranges: list[list[Range]] = [subtrees(shards, first, count) for first, count in shares]
         self.size = len(shares)
@@ -132,7 +135,9 @@ class Group:
     def abort(self, words: bytes) -> list[Action]:
         """Tell the others that this role stops."""
         peers = range(1, self.size) if self.role == ROOT else [ROOT]
-        return [Send(p, Frame(self.identity, ABORT, self.role, length=len(words), epoch=self.epoch), [words]) for p in peers]
+        return [
+            Send(p, Frame(self.identity, ABORT, self.role, length=len(words), epoch=self.epoch), [words]) for p in peers
+        ]
 
     def _send(self, to: int, kind: int, scope: int, payload: Payload, flags: int) -> Send:
         length = sum(memoryview(part).nbytes for part in payload)
@@ -160,62 +165,9 @@ def aborted(frame: Frame, payload: bytearray) -> PeerLost:
     return PeerLost(f"role {peer} failed: {message}", peer=peer)
 
 
-class Collective(Protocol):
-    """What a role's training loop needs of its group."""
-
-    def exchange(self, value: Exchanged) -> None:
-        """Put every role's subtrees together; results go to `value.nodes[i][0]`."""
-        ...
-
-    def begin_step(self, step: int) -> None: ...
-
-    def end_step(self) -> bool:
-        """Whether all roles stop here, at the boundary after this step."""
-        ...
-
-    def request_stop(self) -> None:
-        """Ask for an orderly stop. May be called from a signal handler or another thread."""
-        ...
-
-    def leave(self, record: dict[str, Any]) -> list[dict[str, Any]]:
-        """Finish: the root gets all roles' records in order, the others an empty list."""
-        ...
-
-    def abort(self, fault: RuntimeFault) -> None:
-        """Tell the others why this role stops, if they can still be told."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Alone:
-    """The group of one role: it owns all shards, so its only subtree is the root already."""
-
-    def __init__(self) -> None:
-        self._wanted = self._stopping = False
-
-    def exchange(self, value: Exchanged) -> None: ...
-
-    def begin_step(self, step: int) -> None:
-        self._stopping = self._wanted
-
-    def end_step(self) -> bool:
-        return self._stopping
-
-    def request_stop(self) -> None:
-        self._wanted = True
-
-    def leave(self, record: dict[str, Any]) -> list[dict[str, Any]]:
-        return [record]
-
-    def abort(self, fault: RuntimeFault) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Star:
-    """A group over a transport. `scopes`: how many exchanges the bundle has; the next number is the meeting without values
-    that ends a step in which nothing else was exchanged."""
+    """A group over a transport. `scopes`: how many exchanges the bundle has; the next number is the meeting without
+    values that ends a step in which nothing else was exchanged."""
 
     def __init__(self, group: Group, transport: Transport, scopes: int) -> None:
         self.group, self.transport = group, transport

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import struct
 import zipfile
@@ -22,15 +21,15 @@ Array = npt.NDArray[Any]
 
 
 def open_columns(path: Path, format: str, columns: Sequence[ColumnRecord]) -> list[Array]:
-    """One array per column: the examples along axis 0, each of the column's shape, or for a windowed column the one long
-    sequence. A csv column may be several of the file side by side, their names joined by commas.
+    """One array per column: the examples along axis 0, each of the column's shape, or for a windowed column the one
+    long sequence. A csv column may be several of the file side by side, their names joined by commas.
 
     Raises DataRefused for a missing or damaged file, a missing column, or one of another shape or dtype."""
     try:
         arrays = READERS[format](path, [c.source for c in columns], [c.dtype for c in columns])
     except KeyError as error:
         raise DataRefused(f"{path} has no column {error}") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, struct.error, csv.Error) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, struct.error) as error:
         raise DataRefused(f"{path} cannot be read as {format}: {error}") from None
     return [_fitting(path, column, array) for column, array in zip(columns, arrays, strict=True)]
 
@@ -96,18 +95,20 @@ def _safetensors(path: Path, sources: Sequence[str], dtypes: Sequence[str]) -> l
 
 
 def _csv(path: Path, sources: Sequence[str], dtypes: Sequence[str]) -> list[Array]:
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        lines = csv.reader(stream)
-        header = [name.strip() for name in next(lines, list[str]())]
-        places = [[_place(header, name) for name in source.split(",")] for source in sources]
-        found: list[list[list[str]]] = [[] for _ in sources]
-        for line in lines:
-            if not line:
-                continue
-            if len(line) != len(header):
-                raise ValueError(f"line {lines.line_num} has {len(line)} fields, not {len(header)}")
-            for values, wanted in zip(found, places, strict=True):
-                values.append([line[place] for place in wanted])
+    import csv
+
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            lines = csv.reader(stream)
+            header, *body = [(lines.line_num, line) for line in lines if line]
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
+    names = [name.strip() for name in header[1]]
+    for number, line in body:
+        if len(line) != len(names):
+            raise ValueError(f"line {number} has {len(line)} fields, not {len(names)}")
+    places = [[_place(names, name) for name in source.split(",")] for source in sources]
+    found = [[[line[place] for place in wanted] for _, line in body] for wanted in places]
     return [_parsed(values, dtype, source) for values, dtype, source in zip(found, dtypes, sources, strict=True)]
 
 

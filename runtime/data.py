@@ -88,12 +88,15 @@ class Dataset:
         test = np.zeros(self.count, np.bool_)
         for number, members in enumerate(groups):
             drawn = np.arange(held_out(self.record.held_out, len(members)))
-            test[members[shuffle.permute(drawn, len(members), self.record.split_seed, self._stream("split"), number)]] = True
+            test[
+                members[shuffle.permute(drawn, len(members), self.record.split_seed, self._stream("split"), number)]
+            ] = True
         return {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}
 
 
 def held_out(fraction: float, count: int) -> int:
-    """How many of `count` examples are held out: fraction × count, rounded half up; the fraction counts in billionths."""
+    """How many of `count` examples are held out: fraction × count, rounded half up; the fraction counts in
+    billionths."""
     return (2 * round(fraction * BILLION) * count + BILLION) // (2 * BILLION)
 
 

@@ -1,6 +1,7 @@
 """What can go wrong while a bundle runs, as a small tree of types. Every fault may name role, scope and step.
 
-A fault's `exit_code` is the code a role process ends with. Codes 10 to 19 are causes of role failure; 1 is the user's input.
+A fault's `exit_code` is the code a role process ends with. Codes 10 to 19 are causes of role failure; 1 is the user's
+input.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ class RuntimeFault(Exception):
     help = ""
 
     def __init__(
-        self, message: str, *, role: int | None = None, scope: str | None = None, step: int | None = None, help: str = ""
+        self,
+        message: str,
+        *,
+        role: int | None = None,
+        scope: str | None = None,
+        step: int | None = None,
+        help: str = "",
     ) -> None:
         super().__init__(message)
         self.message, self.role, self.scope, self.step = message, role, scope, step

@@ -16,8 +16,8 @@ LOOPS = 8  # first entry of a table for the indices of loops that the runtime ru
 
 @dataclass(frozen=True)
 class Exchanged:
-    """One exchange: `scope` is its number in the bundle; of each value, `nodes` holds the role's subtrees along its first
-    axis, and takes the result in its first place."""
+    """One exchange: `scope` is its number in the bundle; of each value, `nodes` holds the role's subtrees along its
+    first axis, and takes the result in its first place."""
 
     scope: int
     dtypes: tuple[str, ...]
@@ -31,7 +31,9 @@ Exchange = Callable[[Exchanged], None]
 class Program:
     """A program placed in an arena: its views, its table, and its steps ready to run."""
 
-    def __init__(self, record: ProgramRecord, arena: Arena, offsets: Sequence[int], library: Library, scope: int) -> None:
+    def __init__(
+        self, record: ProgramRecord, arena: Arena, offsets: Sequence[int], library: Library, scope: int
+    ) -> None:
         self.record, self.name = record, record.name
         self.views = [arena.view(b, o) for b, o in zip(record.buffers, offsets, strict=True)]
         self.table = arena.integers(record.name, TABLE + len(offsets))
@@ -96,7 +98,8 @@ Step = Segment | Exchanged | Loop
 class Executor:
     """A role's memory, code and threads.
 
-    `load` links an object (see `devices/cpu.py`). Raises OutOfMemory, KernelFailed, BundleRefused. Call `close` at the end.
+    `load` links an object (see `devices/cpu.py`). Raises OutOfMemory, KernelFailed, BundleRefused. Call `close` at the
+    end.
     """
 
     def __init__(

@@ -4,8 +4,8 @@ A frame is a header of 64 bytes, big-endian, and `length` bytes of payload:
 
     magic 4 · kind 2 · flags 2 · sender 4 · epoch 4 · identity 16 · scope 4 · zero 4 · sequence 8 · version 8 · length 8
 
-`identity`: the first 16 bytes of the bundle's; `epoch`: of the membership; `scope`: the exchange; `sequence`: counts the
-frames from this sender to this receiver; `version`: the step whose values these are.
+`identity`: the first 16 bytes of the bundle's; `epoch`: of the membership; `scope`: the exchange; `sequence`: counts
+the frames from this sender to this receiver; `version`: the step whose values these are.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ Array = npt.NDArray[Any]
 
 
 def evaluate(bundle_path: Path | str, parameters: Path | str, *, threads: int = 1) -> dict[str, float]:
-    """Every `evaluate` of a bundle, by name, with the states at `parameters`: a parameters.safetensors, a checkpoint or a
-    run directory. Raises RuntimeFaults."""
+    """Every `evaluate` of a bundle, by name, with the states at `parameters`: a parameters.safetensors, a checkpoint
+    or a run directory. Raises RuntimeFaults."""
     bundle = read_bundle(bundle_path)
     with _solo(bundle, threads) as executor:
         _load(bundle, Path(parameters), executor)

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-USAGE = """usage: python BUNDLE --role K [--join HOST:PORT] [--steps N] [--threads T] [--out RUNDIR] [--resume PATH|latest]
+USAGE = """usage: python BUNDLE --role K [options]
 
   --role K         which role of the bundle to run
   --join ADDRESS   where role 0 listens; role 0 itself listens there

@@ -1,4 +1,4 @@
-"""How the roles of a bundle find together: sans-I/O. (Just the join of all K; the membership never changes, epoch 0.)"""
+"""How the roles of a bundle find together, sans-I/O. All of them join at the start; the membership never changes."""
 
 from __future__ import annotations
 

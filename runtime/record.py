@@ -1,6 +1,6 @@
 """A run's directory: metrics as they come, the record of the run at its end.
 
-    RUNDIR/parameters.safetensors  metrics.jsonl  metrics.csv  checkpoints/  run.json
+RUNDIR/parameters.safetensors  metrics.jsonl  metrics.csv  checkpoints/  run.json
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from alphac.runtime.coding import CodingError, parse_json
 from alphac.runtime.errors import RunDirectoryRefused
@@ -23,9 +23,7 @@ def claim_directory(path: Path, *, resuming: bool) -> None:
     """Make a run directory. Raises RunDirectoryRefused if it exists and the run does not resume, or cannot be made."""
     try:
         if path.exists() and not resuming and (not path.is_dir() or any(path.iterdir())):
-            raise RunDirectoryRefused(
-                f"{path} exists", help="give another --out, or continue with --resume latest"
-            )
+            raise RunDirectoryRefused(f"{path} exists", help="give another --out, or continue with --resume latest")
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunDirectoryRefused(f"{path} cannot be made: {error.strerror or error}") from None
@@ -50,8 +48,8 @@ def last_directory(system: str, root: Path = Path("runs")) -> Path | None:
 class Metrics:
     """metrics.jsonl and metrics.csv: one line per step and per evaluation, in order.
 
-    What was written for steps after `step`, by a run that is now resumed from there, is removed. Lines are buffered; `flush`
-    puts them on disk."""
+    What was written for steps after `step`, by a run that is now resumed from there, is removed. Lines are buffered;
+    `flush` puts them on disk."""
 
     def __init__(self, directory: Path, step: int, losses: Sequence[str], metrics: Sequence[str]) -> None:
         self._names = ["step", "epoch", *losses, *metrics]
@@ -94,9 +92,10 @@ def _kept(path: Path, step: int) -> list[dict[str, Any]]:
             value: Any = parse_json(line, "a line")
         except CodingError:
             break  # cut off when the run was killed
-        if not isinstance(value, dict) or not isinstance(value.get("step"), int) or value["step"] > step:  # pyright: ignore
+        entry = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        if not isinstance(entry.get("step"), int) or entry["step"] > step:
             break
-        kept.append(value)  # pyright: ignore[reportUnknownArgumentType]
+        kept.append(entry)
     return kept
 
 

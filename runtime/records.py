@@ -11,9 +11,9 @@ Attribute = int | float | str | bool
 
 @dataclass(frozen=True)
 class BufferRecord:
-    """`shape` is the physical one of the value: for a buffer that grows with the shards owned, the grain's axis is first
-    and `shape[0]` is `rows`, its length per owned shard. A buffer of role `nodes` holds one `shape` for each maximal
-    aligned subtree of the role, the first of which takes the result."""
+    """`shape` is the physical one of the value: for a buffer that grows with the shards owned, the grain's axis is
+    first and `shape[0]` is `rows`, its length per owned shard. A buffer of role `nodes` holds one `shape` for each
+    maximal aligned subtree of the role, the first of which takes the result."""
 
     name: str
     dtype: str  # f32 f64 bf16 i32 i64 u8 bool
@@ -39,9 +39,9 @@ class BufferRecord:
 
 @dataclass(frozen=True)
 class PortRecord:
-    """What a program's argument or result is bound to; kinds are those of `ir/core.py`'s `Port`. For inputs and outputs
-    that grow, attribute `axis` is the place of the grain's axis in the region's own order of dims (0 if left out). A total
-    starts from attribute `start` (0 if left out; infinities are words, `inf` and `-inf`)."""
+    """What a program's argument or result is bound to; kinds are those of `ir/core.py`'s `Port`. For inputs and
+    outputs that grow, attribute `axis` is the place of the grain's axis in the region's own order of dims (0 if left
+    out). A total starts from attribute `start` (0 if left out; infinities are words, `inf` and `-inf`)."""
 
     kind: str
     name: str
@@ -176,7 +176,8 @@ class ColumnRecord:
 
 @dataclass(frozen=True)
 class DataRecord:
-    """A data declaration; `path` is the file's path in the bundle, the other fields are those of `ir/core.py`'s `Data`."""
+    """A data declaration; `path` is the file's path in the bundle, the other fields are those of `ir/core.py`'s
+    `Data`."""
 
     name: str
     path: str

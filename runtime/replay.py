@@ -83,7 +83,8 @@ class Replay:
                     self._kernels(body, depth + 1, [*inner, index])
 
     def _launch(self, kernel: KernelRecord, inner: list[int]) -> None:
-        """Run one kernel and look at what it stored; kernels that write a state come after the guard and are left out."""
+        """Run one kernel and look at what it stored; kernels that write a state come after the guard and are left
+        out."""
         if self._found is not None:
             return
         buffers = self._program.record.buffers

@@ -1,4 +1,7 @@
-"""The life of a role: load, join, initialize or restore, train, evaluate, checkpoint, finish."""
+"""The life of a role: load, join, initialize or restore, train, evaluate, checkpoint, finish.
+
+What is needed after the first step only is imported then: a role must start fast.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,19 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from alphac.runtime import record as run_directory
 from alphac.runtime.bundle import Bundle, read_bundle
-from alphac.runtime.checkpoint import Checkpoint, DirectoryStore, digest, find_checkpoint, restore, save_states
-from alphac.runtime.collectives import ROOT, Alone, Collective
-from alphac.runtime.errors import CheckpointRefused, KernelFailed, RunDirectoryRefused, RuntimeFault
+from alphac.runtime.errors import KernelFailed, RunDirectoryRefused, RuntimeFault
 from alphac.runtime.events import Checkpointed, Evaluated, Event, Failed, Finished, Started, Step
 from alphac.runtime.executor import Executor
+from alphac.runtime.groups import ROOT, Alone, Collective
 from alphac.runtime.records import RoleRecord
 from alphac.runtime.training import Machine, Training, open_data
+
+if TYPE_CHECKING:
+    from alphac.runtime.checkpoint import Checkpoint
 
 PATIENCE = 60.0  # seconds that roles wait for each other to join
 PACE = 0.05  # seconds between steps that are told
@@ -27,9 +32,9 @@ FLUSH = 1.0  # seconds that metrics may stay in memory
 
 @dataclass(frozen=True)
 class Options:
-    """How one role is started. `join`: where role 0 listens (the root listens there), None for a role alone; `listener`:
-    an inherited descriptor of a socket that listens already. `out` and `resume` as in `alphac run`; `directory` is made
-    by the root."""
+    """How one role is started. `join`: where role 0 listens (the root listens there), None for a role alone;
+    `listener`: an inherited descriptor of a socket that listens already. `out` and `resume` as in `alphac run`;
+    `directory` is made by the root."""
 
     bundle: Path
     role: int
@@ -44,7 +49,8 @@ class Options:
 
 @dataclass
 class Role:
-    """One role of a bundle, in this process. `executor` and `gather` make its parts; tests put others in their place."""
+    """One role of a bundle, in this process. `executor` and `gather` make its parts; tests put others in their
+    place."""
 
     options: Options
     tell: Callable[[Event], None] = lambda _: None
@@ -105,12 +111,10 @@ class Role:
         options = self.options
         if options.resume is None:
             return None
-        if options.resume != "latest":
-            return find_checkpoint(Path(options.resume), bundle.manifest)
-        directory = options.out or run_directory.last_directory(bundle.manifest.system)
-        if directory is None:
-            raise CheckpointRefused("there is no run to resume", help="give --out, or a checkpoint to --resume")
-        return find_checkpoint(directory, bundle.manifest)
+        from alphac.runtime.checkpoint import find_start
+
+        latest = options.out or run_directory.last_directory(bundle.manifest.system)
+        return find_start(latest if options.resume == "latest" else Path(options.resume), bundle.manifest)
 
     def _train(self, machine: Machine, me: RoleRecord, start: Checkpoint | None) -> Finished:
         bundle, options = machine.bundle, self.options
@@ -118,6 +122,8 @@ class Role:
             machine.initialize()
             step = 0
         else:
+            from alphac.runtime.checkpoint import restore
+
             step = restore(start, bundle.manifest, machine.executor.states)
         watcher = Writer(self, self.directory, machine, step) if self.directory is not None else Quiet()
         try:
@@ -137,6 +143,8 @@ class Role:
 
     def _record(self, machine: Machine, me: RoleRecord) -> dict[str, Any]:
         """What this role says of itself in the run's record."""
+        from alphac.runtime.checkpoint import states_digest
+
         bundle, executor = machine.bundle, machine.executor
         return {
             "role": me.role,
@@ -148,7 +156,7 @@ class Role:
             "examples": machine.counters.examples,
             "threads": [{"thread": k, "cpu_seconds": s} for k, s in enumerate(executor.team.cpu_seconds())],
             "arena_bytes": executor.arena.bytes,
-            "states_sha256": states_digest(bundle, executor),
+            "states_sha256": states_digest(bundle.manifest, executor.states),
             "host": platform.node(),
             "machine": platform.machine(),
             "pid": os.getpid(),
@@ -164,14 +172,6 @@ def _gather(role: Role, bundle: Bundle, executor: Executor, start: str) -> Colle
     from alphac.runtime.star import join_star
 
     return join_star(bundle, executor.scopes, options.role, start, options.join, options.listener, options.patience)
-
-
-def states_digest(bundle: Bundle, executor: Executor) -> str:
-    """One digest over all states: roles with the same one hold the same bits."""
-    import hashlib
-
-    lines = [f"{s.name} {s.dtype} {list(s.shape)} {digest(executor.states[s.name])}\n" for s in bundle.manifest.states]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 class Quiet:
@@ -192,7 +192,6 @@ class Writer:
     def __init__(self, role: Role, directory: Path, machine: Machine, step: int) -> None:
         self._role, self._machine, self._tell = role, machine, role.tell
         self.directory, manifest = directory, machine.bundle.manifest
-        self._store = DirectoryStore(self.directory / run_directory.CHECKPOINTS, manifest)
         results = manifest.programs["step"].results if "step" in manifest.programs else ()
         losses = [r.name or "loss" for r in results if r.kind == "loss"]
         metrics = [r.name for r in results if r.kind == "metric"] + [e.name for e in manifest.evaluations]
@@ -226,13 +225,18 @@ class Writer:
         self._tell(Evaluated(step, epoch if whole else None, dict(values)))
 
     def checkpoint(self, step: int) -> None:
+        from alphac.runtime.checkpoint import DirectoryStore
+
         self._metrics.flush()
-        made = self._store.publish(step, self._machine.executor.states)
+        store = DirectoryStore(self.directory / run_directory.CHECKPOINTS, self._machine.bundle.manifest)
+        made = store.publish(step, self._machine.executor.states)
         self._tell_last()
         self._tell(Checkpointed(step, str(made.path)))
 
     def finish(self, finished: Finished, records: list[dict[str, Any]]) -> None:
         """Write the parameters and the run's record. Raises KernelFailed if the roles' states differ."""
+        from alphac.runtime.checkpoint import save_states
+
         manifest, role = self._machine.bundle.manifest, self._role
         self._metrics.close()
         ended = time.time()

@@ -1,4 +1,4 @@
-"""The keyed permutation and its random numbers, in NumPy: what `ir/ops/philox.py` and docs/numerics.md define, bit for bit."""
+"""The keyed permutation and its random numbers in NumPy: bit for bit those of `ir/ops/philox.py`."""
 
 from __future__ import annotations
 

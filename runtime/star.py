@@ -6,8 +6,9 @@ import socket
 import sys
 
 from alphac.runtime.bundle import Bundle
-from alphac.runtime.collectives import ROOT, Group, Star
+from alphac.runtime.collectives import Group, Star
 from alphac.runtime.errors import JoinFailed
+from alphac.runtime.groups import ROOT
 from alphac.runtime.membership import Claim
 from alphac.runtime.transport import tcp
 

@@ -1,4 +1,4 @@
-"""A fixed team of threads. All but the first wait inside one native call each; a segment is one call for the whole team."""
+"""A fixed team of threads: all but the first wait inside one native call each; a segment is one call for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""safetensors files: a length, a JSON header, the tensors' bytes. Written in a given order, read by mapping, checked."""
+"""safetensors files: a length, a JSON header, the tensors' bytes. Written in a given order; mapped, and checked."""
 
 from __future__ import annotations
 

@@ -10,13 +10,12 @@ import numpy as np
 
 from alphac.runtime.arena import Array
 from alphac.runtime.bundle import Bundle
-from alphac.runtime.collectives import Collective
+from alphac.runtime.groups import Collective
 from alphac.runtime.combine import narrow, widen
 from alphac.runtime.data import Dataset, Feed
 from alphac.runtime.errors import DataRefused, InputRefused, NonFiniteLoss
-from alphac.runtime.executor import Exchange, Executor, Program
+from alphac.runtime.executor import Exchange, Executor, Program, Segment
 from alphac.runtime.records import EvaluationRecord, PortRecord, TrainingRecord
-from alphac.runtime.replay import Replay
 
 
 class Watcher(Protocol):
@@ -109,13 +108,16 @@ class Training:
         self.feed = machine.feed(self.program, self.record.data, "train")
         self.per_epoch = self.feed.full
         if not self.per_epoch:
-            raise DataRefused(f"{self.record.data} has {self.feed.examples} examples to train on, a batch {manifest.batch}")
+            raise DataRefused(
+                f"{self.record.data} has {self.feed.examples} examples to train on, a batch {manifest.batch}"
+            )
         whole = self.record.steps or self.record.epochs * self.per_epoch
         self.total = whole if limit is None else min(whole, limit)
         self.values: dict[str, float] = {}
 
     def run(self, step: int) -> tuple[int, bool]:
-        """Train from `step` finished steps on. Returns how many are finished, and whether it was stopped before its end.
+        """Train from `step` finished steps on. Returns how many are finished, and whether it was stopped before its
+        end.
 
         Raises NonFiniteLoss, after the last good states were saved."""
         stopped, evaluated, saved = False, -1, -1
@@ -142,7 +144,7 @@ class Training:
         guard, segment = machine.executor.run("step", machine.exchange)
         if guard and segment is not None:
             self.watcher.checkpoint(step)
-            raise self._blame(step, Replay(machine.executor, "step", segment, machine.exchange))
+            raise self._blame(step, segment)
         counters = machine.counters
         counters.steps += 1
         counters.shards += machine.executor.shards
@@ -152,9 +154,13 @@ class Training:
         self.watcher.stepped(step + 1, epoch, losses, metrics)
         return step + 1, machine.collective is not None and machine.collective.end_step()
 
-    def _blame(self, step: int, replay: Replay) -> NonFiniteLoss:
-        names = [port.name or "loss" for port, _ in self.program.results("loss") if not _finite(self.program, port.buffer)]
-        culprit = replay.run()
+    def _blame(self, step: int, stopped: Segment) -> NonFiniteLoss:
+        from alphac.runtime.replay import Replay
+
+        names = [
+            port.name or "loss" for port, _ in self.program.results("loss") if not _finite(self.program, port.buffer)
+        ]
+        culprit = Replay(self.machine.executor, "step", stopped, self.machine.exchange).run()
         label = ", ".join(names) or "the loss"
         if culprit is None:
             return NonFiniteLoss(f"{label} is not finite; another role's part of it is to blame", step=step)
@@ -185,7 +191,9 @@ def needed_data(bundle: Bundle) -> Iterator[str]:
 
 def open_data(bundle: Bundle) -> dict[str, Dataset]:
     """Open what is needed, digests verified. Raises DataRefused."""
-    return {name: Dataset(record := bundle.manifest.data[name], bundle.verify(record.path)) for name in needed_data(bundle)}
+    return {
+        name: Dataset(record := bundle.manifest.data[name], bundle.verify(record.path)) for name in needed_data(bundle)
+    }
 
 
 def scalar(program: Program, buffer: int) -> float:

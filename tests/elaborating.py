@@ -47,7 +47,10 @@ def module_of(text: str, directory: Path = HERE, **overrides: str) -> Module:
 def write_data(directory: Path) -> dict[str, Any]:
     """`d.npz`: images f32[20, 6], labels i32[20]."""
     random = np.random.default_rng(0)
-    arrays = {"images": random.standard_normal((20, 6)).astype(np.float32), "labels": (np.arange(20) % 3).astype(np.int32)}
+    arrays = {
+        "images": random.standard_normal((20, 6)).astype(np.float32),
+        "labels": (np.arange(20) % 3).astype(np.int32),
+    }
     np.savez(directory / "d.npz", **arrays)
     return arrays
 
@@ -59,8 +62,7 @@ class System:
         self.data = write_data(directory)
         self.module = module_of(text, directory, **overrides)
         self.states: dict[str, Any] = {}
-        self.states = {k: v for k, v in self._run("initialize").items() if k[0] == "state"}
-        self.states = {name: value for (_, name), value in self.states.items()}
+        self.states = {name: value for (_, name), value in self._run("initialize").items()}
         self.steps = 0
 
     def _run(self, name: str, **given: Any) -> dict[tuple[str, str], Any]:

@@ -63,11 +63,9 @@ def total(b: Builder, x: Value) -> Value:
     return b("combine_sum", x) if x.type.is_partial else x
 
 
-def check_gradient(
-    make: Make, types: Sequence[TensorType], inputs: Sequence[ArrayLike], *, order: int = 1, tolerance: float = 1e-6
-) -> None:
-    """The derivative, of `order` 1 or 2, of what `make` builds, with respect to all float arguments, against central
-    differences, element by element, all in float64."""
+def derivative(make: Make, types: Sequence[TensorType], order: int = 1) -> Module:
+    """A module whose function `test` is differentiated: its results are a number made of what `make` builds, and that
+    number's gradient with respect to every float argument. `order` 2: the number is made of the gradient's elements."""
     floats = [i for i, t in enumerate(types) if t.dtype.is_float]
     weigh = _Weights()
 
@@ -95,6 +93,16 @@ def check_gradient(
     verify(module)
     module = Differentiate().run(module)
     verify(module, differentiated=True)
+    return module
+
+
+def check_gradient(
+    make: Make, types: Sequence[TensorType], inputs: Sequence[ArrayLike], *, order: int = 1, tolerance: float = 1e-6
+) -> None:
+    """The derivative, of `order` 1 or 2, of what `make` builds, with respect to all float arguments, against central
+    differences, element by element, all in float64."""
+    module = derivative(make, types, order)
+    floats = [i for i, t in enumerate(types) if t.dtype.is_float]
     arrays = [np.asarray(x, np.float64 if i in floats else None) for i, x in enumerate(inputs)]
 
     def at(values: Sequence[Array]) -> list[Array]:
@@ -102,7 +110,7 @@ def check_gradient(
 
     _, *gradients = at(arrays)
     for i, found in zip(floats, gradients, strict=True):
-        expected = _differences(lambda values: float(at(values)[0]), arrays, i)
+        expected = differences(lambda values: float(at(values)[0]), arrays, i)
         np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance, err_msg=f"argument {i}")
 
 
@@ -131,7 +139,8 @@ def _gradient(
     return op.results[0], list(op.results[1:])
 
 
-def _differences(f: Callable[[Sequence[Array]], float], arrays: Sequence[Array], which: int) -> Array:
+def differences(f: Callable[[Sequence[Array]], float], arrays: Sequence[Array], which: int) -> Array:
+    """Central differences of f, which takes all `arrays`, with respect to every element of one of them."""
     step = 1e-5
     result = np.empty(arrays[which].shape)
     for place in np.ndindex(result.shape):

@@ -141,7 +141,7 @@ def run(
                 for role in roles:
                     if call == 0 or port.kind != "state":
                         role.write(buffer, value)
-            stopped = _steps(code.records[program.name]["steps"], roles, team)
+            stopped = run_steps(code.records[program.name]["steps"], roles, team)
             if stopped:
                 return roles, stopped
     finally:
@@ -149,7 +149,8 @@ def run(
     return roles, 0
 
 
-def _steps(steps: Sequence[dict[str, Any]], roles: Sequence[Role], team: Team) -> int:
+def run_steps(steps: Sequence[dict[str, Any]], roles: Sequence[Role], team: Team) -> int:
+    """Run the steps of a program's record on roles in turn; what a guard returned, or 0."""
     for step in steps:
         if step["kind"] == "segment":
             for role in roles:
@@ -164,7 +165,7 @@ def _steps(steps: Sequence[dict[str, Any]], roles: Sequence[Role], team: Team) -
             for i in reversed(indices) if step["reverse"] else indices:
                 for role in roles:
                     role.table[8 + step["index"]] = i
-                stopped = _steps(step["steps"], roles, team)
+                stopped = run_steps(step["steps"], roles, team)
                 if stopped:
                     return stopped
     return 0

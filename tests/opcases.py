@@ -197,14 +197,14 @@ def _gather_shards(table: Array, index: Array) -> Array:
 
 
 def _scatter(index: Array, updates: Array) -> Array:
-    result = np.zeros((3, 4, 5))
+    result = np.zeros((3, 4, 5), updates.dtype)
     for i, j in np.ndindex(index.shape):
         result[i // 2, np.clip(index[i, j], 0, 3)] += updates[i, j]
     return result
 
 
 def _scatter_kept(index: Array, updates: Array) -> Array:
-    result = np.zeros((5, 4, 6))
+    result = np.zeros((5, 4, 6), updates.dtype)
     for i, j in np.ndindex(index.shape):
         result[:, np.clip(index[i, j], 0, 3), i] += updates[:, i, j]
     return result

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tiny
 from hypothesis import given, settings
@@ -59,13 +58,13 @@ def test_what_is_written_is_read_back(made: Path) -> None:
     assert replace(bundle.manifest, files={}, bundle="") == expected
     assert bundle.role(1) == RoleRecord(1, 1, 1, 3)
     assert bundle.class_of(1).shards == 3
-    assert set(bundle.manifest.files) == {"__main__.py", expected.classes[0].object, "data/points.npz"}  # type: ignore[union-attr]
+    assert set(bundle.manifest.files) == {"__main__.py", tiny.OBJECT, "data/points.npz"}
 
 
 def test_the_same_content_has_the_same_identity(made: Path, tmp_path: Path) -> None:
     shutil.copy(made / "data/points.npz", tmp_path / "points.npz")
     manifest = tiny.manifest((1, 3))
-    files = {manifest.classes[0].object: tiny.code(), "data/points.npz": tmp_path / "points.npz"}  # type: ignore[union-attr]
+    files = {tiny.OBJECT: tiny.code(), "data/points.npz": tmp_path / "points.npz"}
     again = write_bundle(tmp_path / "again.bundle", manifest, files)
     assert again.manifest.bundle == read_bundle(made).manifest.bundle
     other = write_bundle(tmp_path / "other.bundle", replace(manifest, seed=1), files)
@@ -107,7 +106,7 @@ def test_a_file_that_grew_or_is_missing_is_refused(own: Path) -> None:
 
 
 def test_other_data_is_refused_as_data(own: Path) -> None:
-    np.savez(own / "data/points.npz", **tiny.points(seed=6))
+    tiny.save(own / "data/points.npz", tiny.points(seed=6))
     with pytest.raises(DataRefused, match="not the data that this bundle was compiled with"):
         read_bundle(own)
     (own / "data/points.npz").unlink()
@@ -140,7 +139,17 @@ def test_an_edited_manifest_is_refused(own: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"\xff\xfe", b"[1]", b"null", b'{"format": 1, "format": 1}', b'{"seed": NaN}', b"[" * 100_000, b"1" * 9999],
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[1]",
+        b"null",
+        b'{"format": 1, "format": 1}',
+        b'{"seed": NaN}',
+        b"[" * 100_000,
+        b"1" * 9999,
+    ],
 )
 def test_what_is_no_manifest_is_refused(own: Path, content: bytes) -> None:
     (own / "manifest.json").write_bytes(content)
@@ -175,7 +184,9 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
         read_bundle(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a\\b", "", ".", "a//b", "a/./b", "x\0", "manifest.json"])
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/passwd", "a/../../x", "a\\b", "", ".", "a//b", "a/./b", "x\0", "manifest.json"]
+)
 def test_names_that_lead_out_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(BundleRefused):
         safe_path(tmp_path, name)
@@ -226,7 +237,7 @@ def refusals() -> dict[str, Manifest]:
 
 
 FILES = {"objects/x": tiny.b.FileRecord("0" * 64, 1)}
-FILES |= {name: FILES["objects/x"] for name in ("data/points.npz", tiny.manifest().classes[0].object)}  # type: ignore[union-attr]
+FILES |= dict.fromkeys(("data/points.npz", tiny.OBJECT), FILES["objects/x"])
 
 
 @pytest.mark.parametrize("message", refusals())
@@ -238,7 +249,9 @@ def test_numbers_that_lead_astray_are_refused(message: str) -> None:
 def test_records_from_dicts() -> None:
     step = tiny.programs()["step"]
     assert record_from(ProgramRecord, encode(step)) == step
-    port = record_from(tiny.b.PortRecord, {"kind": "total", "name": "t", "buffer": 0, "attributes": {"start": float("-inf")}})
+    port = record_from(
+        tiny.b.PortRecord, {"kind": "total", "name": "t", "buffer": 0, "attributes": {"start": float("-inf")}}
+    )
     assert port.attributes == {"start": "-inf"}
     with pytest.raises(CodingError, match=r"ProgramRecord lacks `name`"):
         record_from(ProgramRecord, {})

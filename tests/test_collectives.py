@@ -151,8 +151,8 @@ def test_maximum_and_minimum_are_ieee() -> None:
             found = combine(kind, "f32" if dtype == np.float32 else "f64")(a.astype(dtype), b.astype(dtype))
             np.testing.assert_array_equal(found, np.array(expected, dtype))
             np.testing.assert_array_equal(np.signbit(found[:2]), np.signbit(expected[:2]))
-    assert largest(np.float32([2]), np.float32([3])) == 3
-    assert smallest(np.float64([2]), np.float64([3])) == 2
+    assert largest(np.array([2], np.float32), np.array([3], np.float32)) == 3
+    assert smallest(np.array([2.0]), np.array([3.0])) == 2
 
 
 def test_bf16_is_rounded_once_to_nearest_even() -> None:

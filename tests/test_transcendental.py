@@ -22,6 +22,7 @@ from alphac.ir.oracle import Oracle, evaluate
 from alphac.ir.typesys import BF16, F32, F64, I32, I64, U32, Dim, DType, TensorType
 
 Array = NDArray[Any]
+Real = Any  # an mpmath.mpf
 INF = math.inf
 NAN = math.nan
 
@@ -43,12 +44,12 @@ DOMAINS: dict[str, dict[DType, tuple[float, float]]] = {
 }
 
 
-def _gelu(x: mpmath.mpf) -> mpmath.mpf:
+def _gelu(x: Real) -> Real:
     u = mpmath.sqrt(2 / mpmath.pi) * (x + mpmath.mpf("0.044715") * x**3)
     return x / (1 + mpmath.exp(-2 * u))
 
 
-REAL: dict[str, Callable[[mpmath.mpf], mpmath.mpf]] = {
+REAL: dict[str, Callable[[Real], Real]] = {
     "exp": mpmath.exp,
     "expm1": mpmath.expm1,
     "tanh": mpmath.tanh,
@@ -113,7 +114,7 @@ def points(op: str, dtype: DType, count: int) -> Array:
     return rng.permutation(x)[:count]
 
 
-def ulps(got: Array, exact: Sequence[mpmath.mpf], dtype: DType) -> list[float]:
+def ulps(got: Array, exact: Sequence[Real], dtype: DType) -> list[float]:
     """Distances from the real values, in units of the last place that these have in dtype."""
     info = np.finfo(dtype.storage)
     overflow = mpmath.mpf(float(info.max)) * (1 + mpmath.mpf(float(info.eps)) / 4)  # beyond, rounding gives inf

@@ -29,6 +29,7 @@ from alphac.runtime import bundle as b
 BATCH, SHARDS, WIDTH, EXAMPLES, HELD_OUT = 8, 4, 3, 44, 0.25
 ROWS = BATCH // SHARDS
 IDENTITY = "ab" * 32
+OBJECT = f"objects/{host_target().name}.o"
 
 _TAIL = "shards, first, merges, scratch, thread, threads"
 _TREE = """
@@ -49,7 +50,8 @@ KERNELS: dict[str, tuple[tuple[Any, ...], str]] = {
     "losses": (
         (F32, F32, F32),
         "nodes, x, w|merge = memory(merges, i64, 0, 1)\ndepth = 0\nfor s in range(shards):\n    total = zero\n"
-        "    for r in range(2 * s, 2 * s + 2):\n        for k in range(3):\n            total = total + x[r * 3 + k] * w[k]\n"
+        "    for r in range(2 * s, 2 * s + 2):\n        for k in range(3):\n"
+        "            total = total + x[r * 3 + k] * w[k]\n"
         "    nodes[depth] = total" + _TREE.format(width=1, nodes="nodes").replace("\n        ", "\n    "),
     ),
     "loss": ((F32, F32), "loss, nodes|loss[0] = nodes[0] / eight"),
@@ -243,15 +245,18 @@ def role_class(shards: int) -> b.ClassRecord:
     plans = {name: plan(program, shards) for name, program in programs().items()}
     arena = max(end for _, end in plans.values())
     target = host_target()
-    return b.ClassRecord(
-        shards, target.name, f"objects/{target.name}.o", arena, 64, {name: p for name, (p, _) in plans.items()}
-    )
+    return b.ClassRecord(shards, target.name, OBJECT, arena, 64, {name: p for name, (p, _) in plans.items()})
 
 
 def points(seed: int = 5) -> dict[str, np.ndarray]:
     draw = np.random.default_rng(seed)
     x = (draw.integers(-64, 64, (EXAMPLES, WIDTH)) / 8).astype(np.float32)
     return {"x": x, "label": draw.integers(0, 3, EXAMPLES)}
+
+
+def save(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """An npz file."""
+    np.savez(path, x=arrays["x"], label=arrays["label"])
 
 
 def manifest(shares: tuple[int, ...] = (4,), **changes: Any) -> b.Manifest:
@@ -283,7 +288,7 @@ def write(
 ) -> Path:
     """The bundle on disk."""
     data = path.parent / f"{path.name}.npz"
-    np.savez(data, **(arrays or points()))
+    save(data, arrays or points())
     made = manifest(shares, **changes)
-    b.write_bundle(path, made, {made.classes[0].object: code(), "data/points.npz": data})  # type: ignore[union-attr]
+    b.write_bundle(path, made, {OBJECT: code(), "data/points.npz": data})
     return path

@@ -10,6 +10,7 @@ from alphac.frontend.arithmetic import as_tensor, coerce
 from alphac.frontend.expressions import evaluate
 from alphac.frontend.scope import Binding, Context, Scope, Versions
 from alphac.frontend.values import (
+    EVERY,
     Axes,
     Callee,
     Counter,
@@ -224,6 +225,7 @@ def arguments(context: Context, declaration: tree.Callable, node: tree.Call, sco
     positional = [p for p in declaration.parameters if not p.rest]
     rest = next((p for p in declaration.parameters if p.rest), None)
     extra: list[Dim] = []
+    named = False  # axes were given, be it none
     taken = 0
     for argument in node.arguments:
         value = evaluate(context, argument.value, scope)
@@ -240,6 +242,7 @@ def arguments(context: Context, declaration: tree.Callable, node: tree.Call, sco
                 raise fail(
                     "E116", f"`{declaration.name}` takes axes here, not {describe(value)}", argument.span, "name dims"
                 )
+            named = named or value is not EVERY
             extra += [value] if isinstance(value, Dim) else list(value)
         elif taken < len(positional):
             name = positional[taken].name
@@ -255,7 +258,7 @@ def arguments(context: Context, declaration: tree.Callable, node: tree.Call, sco
         if parameter.name not in given and parameter.default is None:
             raise fail("E116", f"`{declaration.name}` needs `{parameter.name}`", node.span, _signature(declaration))
     if rest is not None:
-        given[rest.name] = Axes(extra)
+        given[rest.name] = Axes(extra) if named else EVERY
     return given
 
 

@@ -10,7 +10,7 @@ from alphac.frontend.calls import Call, builtin
 from alphac.frontend.contraction import contract, einsum
 from alphac.frontend.movement import note_index
 from alphac.frontend.reduction import mean, reduce
-from alphac.frontend.values import Axes, describe, is_known, number, type_text
+from alphac.frontend.values import EVERY, Axes, describe, is_known, number, type_text
 from alphac.ir.core import Value
 from alphac.ir.typesys import BOOL, F32, I32, Dim
 
@@ -41,7 +41,8 @@ def _reduction(kind: str) -> None:
     def _(call: Call) -> Any:
         call.check(1, None)
         x = call.tensor(0)
-        every = len(call.node.arguments) == 1
+        count = len(call.node.arguments)
+        every = count == 1 or (count == 2 and call.value(1) is EVERY)
         over = x.type.names if every else tuple(d.name for d in call.axes_of(x, 1))
         if x.type.dtype == BOOL:
             if kind != "mean":

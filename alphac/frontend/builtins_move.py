@@ -19,7 +19,7 @@ def _take(call: Call) -> Value:
     x = call.tensor(0)
     index, dim = call.value(1), call.axis_of(x, 2)
     if is_known(index):
-        return element_at(call.context, x, dim, int(number(index)), call.span)
+        return element_at(call.context, x, dim, number(index), call.span)
     return gather_at(call.context, x, as_tensor(call.context, index, call.at(1)), dim, call.span)
 
 
@@ -68,6 +68,8 @@ def _fill(call: Call, x: Value, value: Any) -> int | float | bool:
     if not is_known(value):
         raise call.problem(f"a fill value is known when compiling, not {describe(value)}", "write a number", "E121")
     known = number(value)
+    if x.type.dtype.is_integer and not isinstance(known, int):
+        raise call.problem(f"{x.type.dtype} cannot hold {describe(value)}", "write a whole number", "E113")
     return bool(known) if x.type.dtype == BOOL else float(known) if x.type.dtype.is_float else int(known)
 
 

@@ -75,6 +75,8 @@ def part(system: System, name: str) -> DataPart:
     if name not in system.data_parts:
         node = system.declarations[name]
         assert isinstance(node, tree.Data)
+        help = "name dims, not columns, in types"
+        system.data_parts[name] = fail("E120", f"`{name}` is defined by itself", node.span, help)
         try:
             system.data_parts[name] = _declare(system, node)
         except Diagnostics as error:

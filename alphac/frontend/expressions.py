@@ -217,16 +217,17 @@ def _index(context: Context, node: tree.Index, scope: Scope) -> Any:
         )
     if isinstance(target, tuple):
         position = evaluate(context, node.indices[0], scope)
-        if len(node.indices) != 1 or not is_known(position) or not -len(target) <= number(position) < len(target):
+        known = number(position) if is_known(position) else None
+        if len(node.indices) != 1 or not isinstance(known, int) or not -len(target) <= known < len(target):
             raise fail("E123", f"there are {len(target)} values here", node.span, "write a position among them")
-        return target[int(number(position))]
+        return target[known]
     value = as_tensor(context, target, node.target.span)
     for part in node.indices:
         index = evaluate(context, part, scope)
         if is_known(index) and not isinstance(index, bool):
             if not value.type.dims:
                 raise fail("E123", "a single number has no elements to choose from", node.span, "remove the index")
-            value = element_at(context, value, value.type.dims[0], int(number(index)), part.span)
+            value = element_at(context, value, value.type.dims[0], number(index), part.span)
             continue
         at = as_tensor(context, index, part.span)
         free = [d for d in value.type.dims if not at.type.has(d.name)]

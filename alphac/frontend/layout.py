@@ -10,6 +10,7 @@ from alphac.diagnostics import fail
 from alphac.ir.span import Span
 
 MAXIMAL_DEPTH = 200
+MAXIMAL_NAME = 100
 _OPEN = {"LPAR": "RPAR", "LSQB": "RSQB", "LBRACE": "RBRACE"}
 _CLOSE = {close: open for open, close in _OPEN.items()}
 # A line that ends in one of these goes on.
@@ -36,6 +37,9 @@ class Layout:
         brackets: list[str] = []
         previous = "_NL"  # type of the token last passed on
         for token in stream:
+            if len(token) > MAXIMAL_NAME and token.type in ("NAME", "PRIMED"):
+                message = f"a name of {len(token)} letters"
+                raise fail("E101", message, span_of(token, self.file), f"names have at most {MAXIMAL_NAME}")
             if token.type == "_NL":
                 if (brackets and brackets[-1] != "LBRACE") or previous in ("_NL", "LBRACE") or previous in _CONTINUED:
                     continue

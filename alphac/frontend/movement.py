@@ -19,8 +19,10 @@ def drop_axis(context: Context, x: Value, name: str) -> Value:
     return context.broadcast(context.emit("reshape", ordered, dims=(*grain, *others)), rest)
 
 
-def element_at(context: Context, x: Value, dim: Dim, position: int, span: Span) -> Value:
+def element_at(context: Context, x: Value, dim: Dim, position: int | float, span: Span) -> Value:
     """x at one position along an axis, which it loses. Negative positions count from the end."""
+    if not isinstance(position, int):
+        raise fail("E123", f"a position is a whole number, not {position:g}", span, "round it")
     if not -dim.size <= position < dim.size:
         raise fail(
             "E123", f"`{dim.name}` has {dim.size} elements; there is no {position}", span, "positions count from 0"

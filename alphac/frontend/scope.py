@@ -48,7 +48,7 @@ class Scope:
         self.order = order  # of the declaration whose body this is: states are kept in order of declaration
         self.versions: Versions | None = versions if versions is not None else (parent.versions if parent else None)
         self.names: dict[str, Binding] = {}
-        self.owner = parent.owner if parent else ""  # the function whose body this is: its local dims are named after it
+        self.owner = parent.owner if parent else ""  # the function whose body this is: local dims are named after it
 
     def bind(self, name: str, value: Any, depth: int) -> None:
         self.names[name] = Binding(value, depth)

@@ -59,6 +59,9 @@ class System:
                 assert isinstance(node, tree.Callable)
                 self.prelude[node.name] = node
         self._collect(root, [])
+        for name in sorted(self.columns_of.keys() & self.declarations.keys()):
+            help = "a plain name must stand for one thing: give the column another name"
+            self._problem("E105", f"`{name}` is a column of the data too", self.declarations[name].span, help)
         self._find_grain()
         self.scope = Scope(None, "")
 
@@ -304,7 +307,8 @@ class System:
             raise fail(
                 "E118", f"a dim is expected, not {describe(value)}", node.span, "name a dim or write a whole number"
             )
-        return (Dim(self._canonical(node, scope, context), checked_size(value, node.span)),)
+        size = checked_size(value, node.span)
+        return (Dim(self._canonical(node, scope, context), size),)
 
     def _canonical(self, node: tree.Expression, scope: Scope, context: Context) -> str:
         """The name of a computed dim: `width * 4` and `4 * width` are both `4*width`."""

@@ -22,6 +22,9 @@ class Axes(tuple[Dim, ...]):
     """Several axes, as `axes(x)` gives them."""
 
 
+EVERY = Axes()  # what `d...` stands for when no axes are given: a reduction takes all
+
+
 @dataclass(frozen=True, eq=False)
 class Counter:
     """A scalar that is computed at run time in 64 bits (i64 or f64) and rounds on meeting a tensor: `step`, and what is

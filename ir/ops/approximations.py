@@ -254,4 +254,6 @@ def gelu(k: Scalars, x: Handle) -> Handle:
     z = k.mul(a, inner)
     error = k.fma(a, inner_error, k.fma(a, inner, k.neg(z)))
     r, _, shifted = split(k, k.neg(z))
-    return times_sigmoid(k, x, k.mul(k.mul(x, 0.5), inner), k.sub(r, error), shifted)
+    half_x = k.mul(x, 0.5)
+    half = k.fma(half_x, inner, k.mul(half_x, inner_error))
+    return times_sigmoid(k, x, half, k.sub(r, error), shifted)

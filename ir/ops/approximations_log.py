@@ -108,11 +108,11 @@ def normalized(k: Scalars, x: Handle, low: int) -> tuple[Handle, Handle]:
     return m, k.add(n, k.where(subnormal, k.const(-f.mantissa, dtype), k.const(0, dtype)))
 
 
-def log_reduced(k: Scalars, fraction: Handle, n: Handle) -> Handle:
-    """n ln 2 + log1p(fraction) for |fraction| <= 1/3."""
+def log_reduced(k: Scalars, fraction: Handle, n: Handle, more: Handle | float = 0.0) -> Handle:
+    """n ln 2 + log1p(fraction) + more, for |fraction| <= 1/3 and a small `more`."""
     f = FORMATS[k.dtype(fraction)]
     coefficients = LOG_FORMATS[k.dtype(fraction)].log1p
-    low = k.mul(n, f.ln2_low)
+    low = k.fma(n, f.ln2_low, more)
     if k.dtype(fraction) == F32:
         tail = k.fma(k.mul(fraction, fraction), polynomial(k, fraction, coefficients), low)
         return k.fma(n, f.ln2_high, k.add(fraction, tail))
@@ -158,7 +158,9 @@ def softplus(k: Scalars, x: Handle) -> Handle:
     upper = k.gt(e, 1.0 / 3.0)
     fraction = k.where(upper, k.fma(e, 0.5, k.const(-0.5, dtype)), e)
     n = k.where(upper, k.const(1.0, dtype), k.const(0.0, dtype))
-    return k.add(log_reduced(k, fraction, n), k.where(k.gt(x, 0.0), x, 0.0))
+    rest = k.sub(k.mul(e, 0.5), k.add(fraction, 0.5))  # the error of the fraction, where it counts times about 1.4
+    value = log_reduced(k, fraction, n, k.where(upper, k.mul(rest, 1.4), 0.0))
+    return k.add(value, k.where(k.gt(x, 0.0), x, 0.0))
 
 
 def fast_two_sum(k: Scalars, x: Handle, y: Handle) -> tuple[Handle, Handle]:

@@ -135,8 +135,8 @@ _unary(
 # ---------------------------------------------------------------------- activations
 _unary("tanh", np.tanh, _tanh_slope, approximations.tanh, 32, 2)
 _unary("sigmoid", _sigmoid, _sigmoid_slope, approximations.sigmoid, 28, 2)
-_unary("silu", _silu, _silu_slope, approximations.silu, 40, 2)
-_unary("gelu", _gelu, _gelu_slope, approximations.gelu, 54, 2.5)
+_unary("silu", _silu, _silu_slope, approximations.silu, 48, 2)
+_unary("gelu", _gelu, _gelu_slope, approximations.gelu, 64, 2.5)
 _unary(
     "softplus",
     lambda x: np.logaddexp(x.dtype.type(0), x),

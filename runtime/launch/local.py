@@ -16,10 +16,12 @@ from pathlib import Path
 
 from alphac.runtime import record as run_directory
 from alphac.runtime.bundle import Bundle, read_bundle
+from alphac.runtime.checkpoint import find_start
 from alphac.runtime.coding import CodingError
 from alphac.runtime.errors import (
     Interrupted,
     KernelFailed,
+    NonFiniteLoss,
     PeerLost,
     RuntimeFault,
     fault_from,
@@ -35,8 +37,8 @@ NATIVE = (signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SI
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended. `exit_code`: 0 done, 19 stopped as asked, else the cause of failure; `steps` are finished in all;
-    `values` are the last evaluations; `fault` and `error` (its text) say what failed."""
+    """How a run ended. `exit_code`: 0 done, 19 stopped as asked, else the cause of failure; `steps` are finished in
+    all; `values` are the last evaluations; `fault` and `error` (its text) say what failed."""
 
     system: str
     directory: Path
@@ -62,10 +64,13 @@ def run_local(
 ) -> RunResult:
     """Run every role of a bundle here. Ctrl-C asks for an orderly stop between two steps, a second one ends the roles.
 
-    Raises BundleRefused, DataRefused, RunDirectoryRefused before any role is started; what fails later is in the result."""
+    Raises BundleRefused, DataRefused, RunDirectoryRefused, CheckpointRefused before any role is started; what fails
+    later is in the result."""
     bundle = read_bundle(bundle_path)
     system = bundle.manifest.system
     last = run_directory.last_directory(system) if resume == "latest" else None
+    if resume is not None:
+        find_start(out or last if resume == "latest" else Path(resume), bundle.manifest)
     directory = out or last or run_directory.next_directory(system)
     run_directory.claim_directory(directory, resuming=resume is not None)
     launch = _Launch(bundle, directory, on_event)
@@ -227,13 +232,19 @@ class _Launch:
         """What failed first: a role that lost a peer only suffered from it."""
         faults = [role.fault for role in self.roles if role.fault is not None]
         causes = [f for f in faults if not isinstance(f, PeerLost) or f.peer == f.role]
-        return next(iter(causes or faults), None)
+        named = [f for f in causes if isinstance(f, NonFiniteLoss) and f.op]  # the others' parts were all right
+        return next(iter(named or causes or faults), None)
 
     def _record(self, fault: RuntimeFault, seconds: float) -> None:
         """A failed run has a record too."""
         manifest = self.bundle.manifest
         roles = [{"role": r.role, "fault": r.fault.as_dict() if r.fault is not None else None} for r in self.roles]
-        record = {"system": manifest.system, "identity": manifest.identity, "bundle": manifest.bundle, "status": "failed"}
+        record = {
+            "system": manifest.system,
+            "identity": manifest.identity,
+            "bundle": manifest.bundle,
+            "status": "failed",
+        }
         with contextlib.suppress(OSError):
             run_directory.write_record(
                 self.directory, {**record, "fault": fault.as_dict(), "seconds": seconds, "roles": roles}

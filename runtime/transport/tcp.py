@@ -56,8 +56,9 @@ def listen(address: tuple[str, int]) -> socket.socket:
 def gather(
     listener: socket.socket, claim: Claim, size: int, patience: float, refused: Callable[[str], None] = lambda _: None
 ) -> Tcp:
-    """At the root: wait until roles 1 … size − 1 have joined, then welcome them. Strangers and misfits are sent away (and
-    `refused` is told why), the wait goes on. Raises JoinFailed when `patience` seconds have passed. Closes `listener`."""
+    """At the root: wait until roles 1 … size − 1 have joined, then welcome them. Strangers and misfits are sent away
+    (and `refused` is told why), the wait goes on. Raises JoinFailed when `patience` seconds have passed. Closes
+    `listener`."""
     gathering, peers = Gathering(claim, size), dict[int, socket.socket]()
     deadline = time.monotonic() + patience
     try:

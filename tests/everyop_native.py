@@ -1,0 +1,79 @@
+"""Many functions as one object of one target, run in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from native import Loaded, Role, Team, run_steps
+from numpy.typing import NDArray
+
+from alphac.backends.cache import Cache
+from alphac.backends.emit import lower_programs
+from alphac.backends.target import Target
+from alphac.ir.core import Function
+from alphac.ir.passes.project import schedule
+from alphac.ir.schedule import Program
+
+Array = NDArray[Any]
+
+
+class Batch:
+    """Functions by name, compiled together for a target. Use it as a context manager: it owns threads."""
+
+    def __init__(self, functions: Mapping[str, Function], target: Target, store: Cache | None = None) -> None:
+        self.programs: dict[str, Program] = {}
+        for number, (name, function) in enumerate(functions.items()):
+            program = schedule(function)
+            program.name = f"f{number}"  # symbols are made of it
+            self.programs[name] = program
+        self.code = lower_programs(self.programs.values(), target)
+        self.loaded = Loaded(self.code.object(store))
+        self.teams: dict[int, Team] = {}
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for team in self.teams.values():
+            team.close()
+
+    def symbols(self, name: str) -> list[str]:
+        """The kernels of a function: digests of what they compute."""
+        segments = (s for s in self.code.records[self.programs[name].name]["steps"] if s["kind"] == "segment")
+        return [kernel["symbol"] for segment in segments for kernel in segment["kernels"]]
+
+    def run(
+        self, name: str, given: Sequence[Array], shards: int = 1, shares: Sequence[int] = (1,), threads: int = 1
+    ) -> list[list[tuple[Role, Array]]]:
+        """For every result, what each role holds of it in `dtype.compute`, axes as in the type.
+
+        The roles own `shares` of the `shards`, in order, and run one after the other between two exchanges."""
+        program = self.programs[name]
+        firsts = np.cumsum([0, *shares]).tolist()
+        scratch = max([self.code.sources[s].scratch for s in self.symbols(name)], default=0)
+        roles = [Role(program, shards, f, n, scratch, threads) for f, n in zip(firsts, shares, strict=False)]
+        for (_, buffer), value in zip(program.arguments, given, strict=True):
+            for role in roles:
+                role.write(buffer, value)
+        if threads not in self.teams:
+            self.teams[threads] = Team(self.loaded, threads)
+        stopped = run_steps(self.code.records[program.name]["steps"], roles, self.teams[threads])
+        assert not stopped
+        return [[(role, role.read(buffer)) for role in roles] for _, buffer in program.results]
+
+    def whole(self, name: str, given: Sequence[Array], threads: int = 1, shards: int = 1) -> list[Array]:
+        """The results of a single role that owns everything, axes as in their types."""
+        results = self.run(name, given, shards, (shards,), threads)
+        found: list[Array] = []
+        for (_, buffer), ((_, value),) in zip(self.programs[name].results, results, strict=True):
+            order = [d.name for d in buffer.layout]
+            found.append(value.transpose([order.index(n) for n in buffer.type.names]))
+        return found
+
+
+def part(role: Role, result: int, value: Array) -> Array:
+    """What that role must hold of a whole result (axes as in its type)."""
+    return role.part(role.program.results[result][1], value)
