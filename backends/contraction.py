@@ -229,6 +229,7 @@ class _Contraction:
 
             over(self.columns.axes, block.column, block.columns, element)
 
+        self.source.line("# what is stored")
         over(self.rows.axes, block.row, block.rows, row, run=size(self.rows.axes))
 
     # ------------------------------------------------------------------ shards and leaves
@@ -271,7 +272,9 @@ class _Contraction:
         frame, source, plan = self.frame, self.source, self.plan
         panels = (block.columns + (plan.tile_columns - 1)) // plan.tile_columns
         tiles = (block.rows + (plan.tile_rows - 1)) // plan.tile_rows
-        with frame.loop("p", number(0), panels, MANY) as panel, frame.loop("m", number(0), tiles, MANY) as tile:
+        source.line("# tile by tile, leaf by leaf")
+        most = plan.columns // plan.tile_columns, plan.rows // plan.tile_rows
+        with frame.loop("p", number(0), panels, most[0]) as panel, frame.loop("m", number(0), tiles, most[1]) as tile:
             calls = _Calls(self, block, parts, chunk, tile, panel)
             if not self.merged:
                 calls.leaves(number(0), number(0), None)

@@ -15,11 +15,13 @@ from alphac.backends.cache import Cache
 from alphac.backends.compile import INTEGERS, compile_object
 from alphac.backends.segment import Segment, declaration, support
 from alphac.backends.target import KernelSource, Target
-from alphac.ir.core import Port, Value
+from alphac.ir.core import Op, Port, Value
 from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step
+from alphac.ir.schedule_text import inlined_ops
 from alphac.ir.typesys import DType
 
 Record = dict[str, Any]
+PARTIAL = {"div", "floordiv", "mod", "pow", "sqrt", "rsqrt", "log", "log1p", "exp", "expm1"}
 
 
 @dataclass
@@ -112,14 +114,14 @@ class _Emission:
         }
 
     def _kernel(self, kernel: Kernel, loops: tuple[Repeat, ...]) -> Record:
-        op = kernel.anchor or kernel.stores[0][0].op
+        op, span = _blamed(kernel)
         stored = {id(view.buffer) for _, view in kernel.stores}
         return {
             "symbol": self.symbols[kernel],
             "buffers": [self.number[id(b)] for b in kernel.buffers()],
             "stores": len(stored),
-            "op": op.name if op is not None else "copy",
-            "span": str(op.span) if op is not None and op.span is not None else "",
+            "op": op,
+            "span": span,
             "loops": [self._loop(loop) for loop in loops],
         }
 
@@ -132,6 +134,25 @@ class _Emission:
         if buffer.per_shard and port.kind in ("input", "output"):
             attributes["axis"] = buffer.type.dims.index(buffer.layout[0])
         return {"kind": port.kind, "name": port.name, "buffer": self.number[id(buffer)], "attributes": attributes}
+
+
+def _blamed(kernel: Kernel) -> tuple[str, str]:
+    """Whom to name, and where it is written, when a kernel makes a bad number of good ones: the ops in it that have no
+    finite result for some operands, or the op with a loop of its own, whose sums overflow."""
+    suspects = [op for op in inlined_ops(kernel) if op.name in PARTIAL and not _divides_by_constant(op)]
+    main = kernel.anchor or kernel.stores[0][0].op
+    if main is not None and (not suspects or main.name == "contract"):
+        suspects.append(main)
+    names = list(dict.fromkeys(op.name for op in suspects)) or ["copy"]
+    spans = [str(op.span) for op in suspects if op.span is not None]
+    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names), spans[0] if spans else ""
+
+
+def _divides_by_constant(op: Op) -> bool:
+    divisor = op.operands[-1].op
+    while divisor is not None and divisor.name in ("broadcast", "cast"):
+        divisor = divisor.operands[0].op
+    return op.name == "div" and divisor is not None and divisor.name == "constant"
 
 
 def _buffer(buffer: Buffer) -> Record:

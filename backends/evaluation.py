@@ -305,7 +305,7 @@ class Frame:
                     self.flat_loop(axes, low, high, body)
             return
         run = self.contiguous(axes, body)
-        coarse = run < total and total // run >= 64
+        coarse = run < total and total // run >= 16
         unit = run if coarse else 1 if run < ALIGNED else ALIGNED
         low, high = self.share(low, high, total, unit)
         self.flat_loop(axes, low, high, body, run)

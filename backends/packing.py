@@ -153,6 +153,7 @@ class Packing:
             at = (r - block.row) * across + (k - first) * along
             self.frame.put(array, at, self.frame.k.cast(element, self.dtype))
 
+        self.frame.source.line("# the rows")
         self._fill(side, block.row, block.rows, first, terms, by_terms, put)
         return Part(array.name, number(0), across, along)
 
@@ -164,7 +165,8 @@ class Packing:
         by_terms = self._along_terms(self.columns, block.batch)
 
         def pack() -> None:
-            with frame.loop("p", number(0), (block.columns + (width - 1)) // width, 1 << 20) as p:
+            frame.source.line("# the columns of one tile side by side")
+            with frame.loop("p", number(0), (block.columns + (width - 1)) // width, plan.columns // width) as p:
                 start = block.column + p * width
                 count = frame.least(block.column + block.columns - start, width)
                 if place is not None and place.along == 1:

@@ -49,7 +49,7 @@ def _store(builder: Any, value: Any, pointer: Any, index: Any, type_: ir.Type) -
     builder.store(value, builder.bitcast(place, value.type.as_pointer())).align = bytes_of(type_)
 
 
-def _identity(kind: str, dtype: types.Type) -> Any:
+def _identity(kind: str, dtype: Any) -> Any:
     if kind == "add":
         return 0
     if isinstance(dtype, types.Float):
@@ -90,7 +90,7 @@ def _lanes(kind: str, width: int) -> Callable[..., Any]:
     return lanes
 
 
-def _lanes_body(b: Any, function: Any, kind: str, dtype: types.Type, count: int) -> None:
+def _lanes_body(b: Any, function: Any, kind: str, dtype: Any, count: int) -> None:
     """`count` lanes to a vector, 16 // count vectors."""
     pointer, n = function.args
     element, vectors = llvm_type(dtype), LANES // count
@@ -200,9 +200,7 @@ def _multiply(form: str, height: int, vectors: int, width: int) -> Callable[...,
 class _Tile:
     """The body of `multiply`."""
 
-    def __init__(
-        self, b: Any, function: Any, form: str, height: int, vectors: int, dtype: types.Type, count: int
-    ) -> None:
+    def __init__(self, b: Any, function: Any, form: str, height: int, vectors: int, dtype: Any, count: int) -> None:
         self.b, self.function, self.form = b, function, form
         self.height, self.vectors, self.dtype, self.count = height, vectors, dtype, count
         self.element = llvm_type(dtype)

@@ -21,13 +21,14 @@ from numba.extending import intrinsic
 
 I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 POINTER = I8.as_pointer()
+_typing: Any = infer_global  # whose own type says that it returns None
 
 
 # ---------------------------------------------------------------------- memory
 class Memory(types.Type):
     """Elements of one dtype at an address. `scope` of `scopes`: accesses in different scopes never overlap."""
 
-    def __init__(self, dtype: types.Type, scope: int, scopes: int) -> None:
+    def __init__(self, dtype: Any, scope: int, scopes: int) -> None:
         self.dtype, self.scope, self.scopes = dtype, scope, scopes
         super().__init__(name=f"Memory({dtype}, {scope} of {scopes})")
 
@@ -38,7 +39,7 @@ class _MemoryModel(models.PrimitiveModel):
         super().__init__(dmm, fe_type, POINTER)
 
 
-@infer_global(operator.getitem)
+@_typing(operator.getitem)
 class _GetItem(AbstractTemplate):
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         if isinstance(args[0], Memory):
@@ -46,7 +47,7 @@ class _GetItem(AbstractTemplate):
         return None
 
 
-@infer_global(operator.setitem)
+@_typing(operator.setitem)
 class _SetItem(AbstractTemplate):
     def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
         if isinstance(args[0], Memory):
@@ -54,14 +55,14 @@ class _SetItem(AbstractTemplate):
         return None
 
 
-def _stored(dtype: types.Type) -> ir.Type:
+def _stored(dtype: Any) -> Any:
     """LLVM's type of an element in memory."""
     if isinstance(dtype, types.Boolean):
         return I8
     return llvm_type(dtype)
 
 
-def llvm_type(dtype: types.Type) -> ir.Type:
+def llvm_type(dtype: Any) -> Any:
     if isinstance(dtype, types.Boolean):
         return I1
     if isinstance(dtype, types.Float):
@@ -181,7 +182,7 @@ def _floats(name: str, count: int) -> Callable[..., Any]:
     return three
 
 
-def combine(builder: Any, kind: str, x: Any, y: Any, dtype: types.Type) -> Any:
+def combine(builder: Any, kind: str, x: Any, y: Any, dtype: Any) -> Any:
     """x and y, scalars or vectors of `dtype`, joined by add, mul, minimum or maximum."""
     if isinstance(dtype, types.Float):
         if kind in ("minimum", "maximum"):

@@ -1,4 +1,4 @@
 """alphac.runtime: see docs/architecture.md."""
 
 if __name__ != "alphac.runtime":
-    raise ImportError("import this package as `alphac.runtime`, not `{}`".format(__name__))
+    raise ImportError(f"import this package as `alphac.runtime`, not `{__name__}`")

@@ -10,11 +10,11 @@ import numpy as np
 
 from alphac.runtime.arena import Array
 from alphac.runtime.bundle import Bundle
-from alphac.runtime.groups import Collective
 from alphac.runtime.combine import narrow, widen
 from alphac.runtime.data import Dataset, Feed
 from alphac.runtime.errors import DataRefused, InputRefused, NonFiniteLoss
 from alphac.runtime.executor import Exchange, Executor, Program, Segment
+from alphac.runtime.groups import Collective
 from alphac.runtime.records import EvaluationRecord, PortRecord, TrainingRecord
 
 

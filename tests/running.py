@@ -7,12 +7,11 @@ import io
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,22 +98,36 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
 
 
-def start(*arguments: object, cwd: Path) -> subprocess.Popen[str]:
-    """`alphac ARGUMENTS…` as a process of its own, its pipes open."""
-    return start_python("-m", "alphac.cli", *arguments, cwd=cwd)
+class Processes:
+    """Processes that a test starts; `close` ends and reaps what is left of them."""
 
+    def __init__(self) -> None:
+        self._made: list[subprocess.Popen[str]] = []
 
-def start_python(*arguments: object, cwd: Path) -> subprocess.Popen[str]:
-    """`python ARGUMENTS…`, its pipes open."""
-    return subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
-        cwd=cwd,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    def alphac(self, *arguments: object, cwd: Path) -> subprocess.Popen[str]:
+        """`alphac ARGUMENTS…`, its pipes open."""
+        return self.python("-m", "alphac.cli", *arguments, cwd=cwd)
+
+    def python(self, *arguments: object, cwd: Path) -> subprocess.Popen[str]:
+        """`python ARGUMENTS…`, its pipes open."""
+        made = subprocess.Popen(
+            [sys.executable, *map(str, arguments)],
+            cwd=cwd,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._made.append(made)
+        return made
+
+    def close(self) -> None:
+        for process in self._made:
+            if process.poll() is None:
+                process.kill()
+            if process.stdout is not None and not process.stdout.closed:
+                process.communicate()
 
 
 def ended(process: subprocess.Popen[str]) -> Answer:
@@ -266,15 +279,3 @@ def run_roles(
     for thread in threads:
         thread.join(PATIENCE)
     return ends
-
-
-@contextlib.contextmanager
-def launched(*arguments: object, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """`alphac ARGUMENTS…` as a process that is ended with the block."""
-    process = start(*arguments, cwd=cwd)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-        process.communicate()

@@ -10,21 +10,20 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import running
 from running import (
+    Processes,
     Run,
     assert_own_work,
     assert_same_bits,
     call,
     children,
     ended,
-    launched,
-    start_python,
     train,
     wait_for,
 )
@@ -38,6 +37,13 @@ from alphac.runtime.launch.local import run_local
 
 Bundle = Callable[..., Path]
 STEPS = 1200  # of the run that others are compared with; ten in an epoch
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    made = Processes()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -182,12 +188,14 @@ def test_resumed_from_a_run_directory(three: Path, whole: Run, tmp_path: Path) -
 
 # ---------------------------------------------------------------------- stopping
 @pytest.mark.parametrize("roles", [1, 3])
-def test_ctrl_c_leaves_a_state_to_go_on_from(roles: int, one: Path, three: Path, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_a_state_to_go_on_from(
+    roles: int, one: Path, three: Path, tmp_path: Path, processes: Processes
+) -> None:
     bundle, other = (one, three) if roles == 1 else (three, one)
-    with launched("run", bundle, "--out", "run", cwd=tmp_path) as process:
-        wait_for(process, "checkpoint")
-        process.send_signal(signal.SIGINT)
-        answer = ended(process)
+    process = processes.alphac("run", bundle, "--out", "run", cwd=tmp_path)
+    wait_for(process, "checkpoint")
+    process.send_signal(signal.SIGINT)
+    answer = ended(process)
     assert answer.code == 3
     assert "as asked" in answer.out and "--resume latest" in answer.out
     assert "Traceback" not in answer.out + answer.err
@@ -201,14 +209,14 @@ def test_ctrl_c_leaves_a_state_to_go_on_from(roles: int, one: Path, three: Path,
 
 @pytest.mark.parametrize("lost", [0, 2])
 def test_a_killed_role_is_named_and_the_run_goes_on_from_its_last_checkpoint(
-    lost: int, one: Path, three: Path, tmp_path: Path
+    lost: int, one: Path, three: Path, tmp_path: Path, processes: Processes
 ) -> None:
-    with launched("run", three, "--out", "run", cwd=tmp_path) as process:
-        wait_for(process, "checkpoint")
-        roles = children(process.pid)
-        assert sorted(roles) == [0, 1, 2]
-        os.kill(roles[lost], signal.SIGKILL)
-        answer = ended(process)
+    process = processes.alphac("run", three, "--out", "run", cwd=tmp_path)
+    wait_for(process, "checkpoint")
+    roles = children(process.pid)
+    assert sorted(roles) == [0, 1, 2]
+    os.kill(roles[lost], signal.SIGKILL)
+    answer = ended(process)
     running.wait_gone(list(roles.values()))
     assert answer.code == 3
     assert f"role {lost} was ended from outside (SIGKILL)" in answer.out
@@ -223,12 +231,12 @@ def test_a_killed_role_is_named_and_the_run_goes_on_from_its_last_checkpoint(
     assert_same_bits(again, until(one, tmp_path, saved + 100))
 
 
-def test_roles_end_when_their_launcher_is_killed(three: Path, tmp_path: Path) -> None:
-    with launched("run", three, "--out", "run", cwd=tmp_path) as process:
-        wait_for(process, "checkpoint")
-        roles = children(process.pid)
-        process.send_signal(signal.SIGKILL)
-        running.wait_gone(list(roles.values()))
+def test_roles_end_when_their_launcher_is_killed(three: Path, tmp_path: Path, processes: Processes) -> None:
+    process = processes.alphac("run", three, "--out", "run", cwd=tmp_path)
+    wait_for(process, "checkpoint")
+    roles = children(process.pid)
+    process.kill()
+    running.wait_gone(list(roles.values()))
     assert len(roles) == 3
 
 
@@ -297,41 +305,43 @@ def free_address() -> str:
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_a_bundle_runs_a_role(one: Path, whole: Run, tmp_path: Path) -> None:
-    answer = ended(start_python(one, "--role", 0, "--steps", STEPS, "--out", "run", cwd=tmp_path))
+def test_a_bundle_runs_a_role(one: Path, whole: Run, tmp_path: Path, processes: Processes) -> None:
+    answer = ended(processes.python(one, "--role", 0, "--steps", STEPS, "--out", "run", cwd=tmp_path))
     assert (answer.code, answer.err) == (0, "")
     assert_same_bits(Run(tmp_path / "run"), whole)
 
 
-def test_the_role_command(bundle: Bundle, source: Path, one: Path, tmp_path: Path) -> None:
+def test_the_role_command(bundle: Bundle, source: Path, one: Path, tmp_path: Path, processes: Processes) -> None:
     two = bundle(source, roles=2)
     join = ["--join", free_address(), "--steps", 30]
     commands = [("-m", "alphac.cli", "role", two, "--role", 1, *join), (two, "--role", 0, *join, "--out", "run")]
-    processes = [start_python(*command, cwd=tmp_path) for command in commands]
+    processes = [processes.python(*command, cwd=tmp_path) for command in commands]
     assert [ended(p).code for p in processes] == [0, 0]
     assert_same_bits(Run(tmp_path / "run"), until(one, tmp_path, 30))
 
 
-def test_an_extracted_role_runs_by_itself(one: Path, tmp_path: Path) -> None:
+def test_an_extracted_role_runs_by_itself(one: Path, tmp_path: Path, processes: Processes) -> None:
     answer = call("extract", one, "--role", 0, "-o", tmp_path / "alone.pyz")
     assert (answer.code, answer.out) == (0, f"wrote {tmp_path / 'alone.pyz'}\n")
     assert (tmp_path / "alone.pyz").stat().st_mode & stat.S_IXUSR
     (tmp_path / "alphac").mkdir()
     (tmp_path / "alphac" / "__init__.py").write_text("raise ImportError('not the archive')")
-    process = start_python("-E", "alone.pyz", "--steps", 30, "--threads", 2, "--out", "run", cwd=tmp_path)
+    process = processes.python("-E", "alone.pyz", "--steps", 30, "--threads", 2, "--out", "run", cwd=tmp_path)
     answer = ended(process)
     assert (answer.code, answer.err) == (0, "")
     states = until(one, tmp_path, 30).states
     assert Run(tmp_path / "run").states == states
 
 
-def test_two_extracted_roles_join_each_other(bundle: Bundle, source: Path, one: Path, tmp_path: Path) -> None:
+def test_two_extracted_roles_join_each_other(
+    bundle: Bundle, source: Path, one: Path, tmp_path: Path, processes: Processes
+) -> None:
     two, address = bundle(source, roles=2), free_address()
     archives = [tmp_path / f"{k}.pyz" for k in range(2)]
     for number, archive in enumerate(archives):
         assert call("extract", two, "--role", number, "-o", archive).code == 0
     options = ["--join", address, "--steps", 30, "--out", "run"]
-    processes = [start_python("-E", archive, *options, cwd=tmp_path) for archive in archives]
+    processes = [processes.python("-E", archive, *options, cwd=tmp_path) for archive in archives]
     answers = [ended(p) for p in processes]
     assert [(a.code, a.err) for a in answers] == [(0, "")] * 2
     run = Run(tmp_path / "run")
@@ -339,20 +349,22 @@ def test_two_extracted_roles_join_each_other(bundle: Bundle, source: Path, one: 
     assert run.states == until(one, tmp_path, 30).states
 
 
-def test_an_extracted_role_is_no_other(bundle: Bundle, source: Path, tmp_path: Path) -> None:
+def test_an_extracted_role_is_no_other(bundle: Bundle, source: Path, tmp_path: Path, processes: Processes) -> None:
     two = bundle(source, roles=2)
     assert call("extract", two, "--role", 1, "-o", tmp_path / "1.pyz").code == 0
-    answer = ended(start_python(tmp_path / "1.pyz", "--role", 0, cwd=tmp_path))
+    answer = ended(processes.python(tmp_path / "1.pyz", "--role", 0, cwd=tmp_path))
     assert answer.code == 2 and "--role is given twice" in answer.err
 
 
-def test_a_role_that_runs_another_bundle_may_not_join(bundle: Bundle, source: Path, tmp_path: Path) -> None:
+def test_a_role_that_runs_another_bundle_may_not_join(
+    bundle: Bundle, source: Path, tmp_path: Path, processes: Processes
+) -> None:
     two, other = bundle(source, roles=2), bundle(source, shares=(3, 5))
     join = ["--join", free_address(), "--steps", 30, "--out", "run"]
-    root = start_python(two, "--role", 0, *join, cwd=tmp_path)
-    stranger = ended(start_python(other, "--role", 1, *join, cwd=tmp_path))
+    root = processes.python(two, "--role", 0, *join, cwd=tmp_path)
+    stranger = ended(processes.python(other, "--role", 1, *join, cwd=tmp_path))
     assert stranger.code in (12, 13) and "another bundle" in stranger.err
-    member = ended(start_python(two, "--role", 1, *join, cwd=tmp_path))
+    member = ended(processes.python(two, "--role", 1, *join, cwd=tmp_path))
     assert (member.code, ended(root).code) == (0, 0)
 
 

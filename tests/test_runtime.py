@@ -268,6 +268,7 @@ def test_roles_end_with_their_launcher(tmp_path: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
+from alphac.runtime.launch import local
 start = local.subprocess.Popen
 def tell(*arguments, **options):
     process = start(*arguments, **options)
