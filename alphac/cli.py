@@ -63,7 +63,7 @@ def compile_(
     file: File,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="bundle directory; default NAME.bundle")] = None,
     fleet: Annotated[Path | None, typer.Option(help="fleet file (TOML): one role per endpoint")] = None,
-    roles: Annotated[int | None, typer.Option(min=1, help="number of equal local roles")] = None,
+    roles: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="number of equal local roles")] = None,
     shares: Annotated[str | None, typer.Option(help="proportions of the roles' work, such as 3,5")] = None,
     settings: Set = [],  # noqa: B006  typer wants a list
     emit: Annotated[str | None, typer.Option(help="print a stage instead of writing a bundle")] = None,

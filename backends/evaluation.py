@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from alphac.backends.indexing import Affine, number, symbol, unflatten
 from alphac.backends.printer import Handle, Printer, Source
+from alphac.backends.simd import vector_loops
 from alphac.backends.target import Target
 from alphac.backends.vector import SCALARS
 from alphac.ir.core import Value
@@ -31,7 +32,7 @@ Body = Callable[[Index, Affine], None]
 SMALL = 2048  # elements; below, one thread does it all
 ALIGNED = 16  # threads' shares of a flat range start at multiples of so many elements
 PARAMETERS = ("shards", "first", "merges", "scratch", "thread", "threads")
-VARIABLES = ("merge", "lo", "hi", "top", "packed")
+VARIABLES = ("range", "merge", "lo", "hi", "top", "packed")
 CONSTANTS = ("f32", "f64", "i32", "i64", "u8", "u16", "u32", "u64", "boolean", "inf", "nan")
 RESERVED = frozenset((*PARAMETERS, *VARIABLES, *CONSTANTS, *SCALARS))
 
@@ -75,7 +76,8 @@ class Frame:
         self.results: dict[Value, Callable[[Index], Handle]] = {}
         self.loads: list[tuple[Value, Affine]] = []
         self.names: dict[int, str] = {}
-        taken = set(RESERVED)
+        self.reserved = RESERVED | set(vector_loops(target.lanes, target.registers))
+        taken = set(self.reserved)
         for buffer in self.buffers:
             self.names[id(buffer)] = _identifier(buffer.name, taken)
         self.loops = {value: f"i{n}" for n, value in enumerate(kernel.loops)}
@@ -85,7 +87,7 @@ class Frame:
 
     def array(self, name: str, dtype: DType, elements: int) -> Array:
         """Scratch memory of so many elements, in registers' type."""
-        taken = {a.name for a in self.arrays} | set(self.names.values()) | RESERVED
+        taken = {a.name for a in self.arrays} | set(self.names.values()) | self.reserved
         made = Array(_identifier(name, taken), F32 if dtype == BF16 else dtype, elements)
         self.arrays.append(made)
         return made

@@ -84,15 +84,13 @@ class Affine:
         low = high = self.constant
         rest = dict(self.terms)
         for atom, coefficient in self.terms:
-            # q x - q c (x // c), a remainder, lies in q [0, c).
-            if atom in rest and isinstance(atom, Quotient) and coefficient % atom.by == 0:
-                times = -coefficient // atom.by
-                if all(rest.get(a, 0) == times * c for a, c in atom.of.terms):
-                    for a in (atom, *(a for a, _ in atom.of.terms)):
-                        del rest[a]
-                    ends = (0, times * (atom.by - 1))
-                    low += min(ends) - times * atom.of.constant
-                    high += max(ends) - times * atom.of.constant
+            times, whole = _remainder(atom, coefficient, rest)
+            if times and isinstance(atom, Quotient):
+                for a in (atom, *(a for a, _ in whole.terms)):
+                    del rest[a]
+                size = times * (-coefficient // times - 1)
+                low += min(0, size) - times * whole.constant
+                high += max(0, size) - times * whole.constant
         for atom, coefficient in rest.items():
             ends = (coefficient * atom.low, coefficient * atom.high)
             low += min(ends)
@@ -169,6 +167,20 @@ class Affine:
     def __mod__(self, by: int) -> Affine:
         """Remainder by a positive constant, in [0, by)."""
         return self - (self // by) * by
+
+
+def _remainder(atom: Atom, coefficient: int, terms: Mapping[Atom, int]) -> tuple[int, Affine]:
+    """If `coefficient * atom` is the second half of times * (whole - c * (whole // c)), a remainder in times * [0, c),
+    whose first half is among `terms`: times and whole; else 0."""
+    if atom not in terms or not isinstance(atom, Quotient):
+        return 0, Affine()
+    # whole // c itself, or a quotient q of which it is a further quotient
+    finer = [a for a in terms if isinstance(a, Quotient) and a.of == atom.of and a.by < atom.by and atom.by % a.by == 0]
+    for whole, c in ((atom.of, atom.by), *((Affine(((a, 1),)), atom.by // a.by) for a in finer)):
+        times = -coefficient // c
+        if coefficient % c == 0 and all(terms.get(a, 0) == times * n for a, n in whole.terms):
+            return times, whole
+    return 0, Affine()
 
 
 def _affine(terms: Mapping[Atom, int], constant: int) -> Affine:

@@ -11,6 +11,7 @@ table `merges` says, so that what is left are the maximal aligned subtrees of th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,7 +20,6 @@ from alphac.backends.evaluation import Array, Frame, Index, named, physical, siz
 from alphac.backends.indexing import Affine, number, symbol, unflatten
 from alphac.backends.printer import Handle
 from alphac.ir.core import Op, Value
-from alphac.ir.errors import InternalError
 from alphac.ir.ops.define import definition
 from alphac.ir.ops.reduce import reduced_axes
 from alphac.ir.typesys import BF16, F32, SHARD, Dim, DType
@@ -176,7 +176,7 @@ def reduction(frame: Frame, op: Op, combined: bool) -> Partials:
     return Columns(terms) if terms.inner else _Rows(terms)
 
 
-class Terms:
+class Terms(ABC):
     """What is summed in which order: `count` terms to one result, in leaves of `leaf` by `lanes` lanes. `axes` are the
     result's, without `shard` if a combine runs over the shards; `inner` those that may share a vector."""
 
@@ -196,17 +196,20 @@ class Terms:
         self.leaves = -(-self.count // self.leaf)
         self.axes = [d for d in physical(op.result.type) if not (combined and d.name == SHARD)]
 
+    @abstractmethod
     def identity(self) -> Handle:
         """What every lane starts from."""
-        raise InternalError(f"`{self.op.name}` sums nothing")
+        ...
 
+    @abstractmethod
     def add(self, sum_: Handle, kept: Index, reduced: Index, shard: Affine | None) -> Handle:
         """A lane after one more term."""
-        raise InternalError(f"`{self.op.name}` sums nothing")
+        ...
 
+    @abstractmethod
     def combine(self, x: Handle, y: Handle) -> Handle:
         """Two lanes, or two leaves."""
-        raise InternalError(f"`{self.op.name}` sums nothing")
+        ...
 
     def rounded(self, x: Handle) -> Handle:
         """A sum in the result's dtype."""

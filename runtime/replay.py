@@ -45,12 +45,13 @@ class Replay:
         self._indices: list[int] = []
         self._infinite: Culprit | None = None  # −∞ may be a mask: it is named only if nothing else is found
         self._found: Culprit | None = None
+        self._foreign = False  # what came of an exchange is bad already, though this role's part of it was not
         self._functions: dict[str, int] = {}
 
     def run(self) -> Culprit | None:
         """The culprit; None if this role's part made none."""
         self._steps(self._program.steps)
-        return self._found or self._infinite
+        return None if self._foreign else self._found or self._infinite
 
     def _steps(self, steps: Sequence[Step]) -> bool:
         """Whether the stopped segment was reached."""
@@ -62,6 +63,7 @@ class Replay:
             elif isinstance(step, Exchanged):
                 if self._exchange is not None:
                     self._exchange(step)
+                    self._foreign = self._foreign or (self._found is None and _came_bad(step))
             else:
                 for index in step.indices:
                     self._program.table[step.entry] = index
@@ -85,7 +87,7 @@ class Replay:
     def _launch(self, kernel: KernelRecord, inner: list[int]) -> None:
         """Run one kernel and look at what it stored; kernels that write a state come after the guard and are left
         out."""
-        if self._found is not None:
+        if self._found is not None or self._foreign:
             return
         buffers = self._program.record.buffers
         stored = kernel.buffers[: kernel.stores]
@@ -126,6 +128,11 @@ class Replay:
 
 def _indices(loop: LoopRecord) -> Iterator[int]:
     return iter(range(loop.count - 1, -1, -1) if loop.reverse else range(loop.count))
+
+
+def _came_bad(exchanged: Exchanged) -> bool:
+    pairs = zip(exchanged.nodes, exchanged.dtypes, strict=True)
+    return any(_not_finite(nodes[0], dtype) in ("nan", "inf") for nodes, dtype in pairs)
 
 
 def _not_finite(view: Array, dtype: str) -> str:

@@ -24,7 +24,7 @@ from opcases import Case as Template
 from alphac.ir.core import Function, Module, Value
 from alphac.ir.ops import DEFINITIONS, TypeRuleError
 from alphac.ir.passes.expand import Expand
-from alphac.ir.typesys import BF16, BOOL, F32, F64, LANGUAGE_DTYPES, Dim, DType, TensorType
+from alphac.ir.typesys import BF16, BOOL, F32, F64, I32, LANGUAGE_DTYPES, Dim, DType, TensorType
 
 Array = NDArray[Any]
 Types = tuple[TensorType, ...]
@@ -69,12 +69,6 @@ class Case:
     @cached_property
     def written(self) -> Function:
         return function(self.types, self.make)
-
-    @property
-    def shares(self) -> tuple[tuple[int, ...], ...]:
-        """How the shards are owned: by one role, and unequally by several."""
-        n = self.shards
-        return ((n,),) if n == 1 else ((n,), (n // 5, n - n // 5)) if n > 5 else ((n,), (1,) * (n - 2) + (2,))
 
 
 def expanded(written: Function) -> Function:
@@ -174,6 +168,11 @@ def lifted(array: Array, dtype: DType) -> Real:
     return array if dtype == BOOL else reals.each(int, array)
 
 
+def as_real(found: Any, dtype: DType) -> Real:
+    """What was computed from lifted values of that dtype, as an array, a single number too."""
+    return np.asarray(found, None if dtype == BOOL or dtype in (F32, BF16) else object)
+
+
 def sums(
     expected: Callable[..., Any], values: Sequence[bool], dtype: DType, roundings: int, unit: float | None = None
 ) -> Slack:
@@ -214,7 +213,8 @@ def _retyped(case: Template, dtype: DType) -> Case | None:
 
     def real(*x: Array) -> Sequence[Real]:
         with mpmath.workdps(reals.DIGITS):
-            return [np.asarray(case.expected(*(lifted(a, dtype) if v else a for a, v in zip(x, values, strict=True))))]
+            found = case.expected(*(lifted(a, dtype) if v else a for a, v in zip(x, values, strict=True)))
+            return [as_real(found, dtype)]
 
     slack = None
     if case.op in SUMMING and dtype.is_float:
@@ -225,9 +225,16 @@ def _retyped(case: Template, dtype: DType) -> Case | None:
 
 
 def retyped() -> list[Case]:
-    """Elementwise ops and those without operands aside, every template in every dtype that it takes."""
-    templates = [c for c in TEMPLATES if DEFINITIONS[c.op].shape != "elementwise" and c.types]
-    return [made for c in templates for dtype in DTYPES if (made := _retyped(c, dtype)) is not None]
+    """Every template but elementwise ones and those without operands: the first of an op in every dtype that it takes,
+    others in two."""
+    cases: list[Case] = []
+    seen: set[str] = set()
+    for template in TEMPLATES:
+        if DEFINITIONS[template.op].shape != "elementwise" and template.types:
+            dtypes = (F32, I32) if template.op in seen else DTYPES
+            seen.add(template.op)
+            cases += [made for dtype in dtypes if (made := _retyped(template, dtype)) is not None]
+    return cases
 
 
 # ---------------------------------------------------------------------- constant, iota

@@ -32,6 +32,7 @@ class Batch:
         self.code = lower_programs(self.programs.values(), target)
         self.loaded = Loaded(self.code.object(store))
         self.teams: dict[int, Team] = {}
+        self.roles: dict[tuple[str, int, tuple[int, ...], int], list[Role]] = {}
 
     def __enter__(self) -> Batch:
         return self
@@ -48,13 +49,10 @@ class Batch:
     def run(
         self, name: str, given: Sequence[Array], shards: int = 1, shares: Sequence[int] = (1,), threads: int = 1
     ) -> list[list[tuple[Role, Array]]]:
-        """For every result, what each role holds of it in `dtype.compute`, axes as in the type.
+        """For every result, what each role holds of it in `dtype.compute`, axes as in the layout.
 
         The roles own `shares` of the `shards`, in order, and run one after the other between two exchanges."""
-        program = self.programs[name]
-        firsts = np.cumsum([0, *shares]).tolist()
-        scratch = max([self.code.sources[s].scratch for s in self.symbols(name)], default=0)
-        roles = [Role(program, shards, f, n, scratch, threads) for f, n in zip(firsts, shares, strict=False)]
+        program, roles = self.programs[name], self._roles(name, shards, tuple(shares), threads)
         for (_, buffer), value in zip(program.arguments, given, strict=True):
             for role in roles:
                 role.write(buffer, value)
@@ -63,6 +61,18 @@ class Batch:
         stopped = run_steps(self.code.records[program.name]["steps"], roles, self.teams[threads])
         assert not stopped
         return [[(role, role.read(buffer)) for role in roles] for _, buffer in program.results]
+
+    def _roles(self, name: str, shards: int, shares: tuple[int, ...], threads: int) -> list[Role]:
+        """Arenas, which a function keeps from run to run."""
+        key = (name, shards, shares, threads)
+        if key not in self.roles:
+            firsts = np.cumsum([0, *shares]).tolist()
+            scratch = max([self.code.sources[s].scratch for s in self.symbols(name)], default=0)
+            self.roles[key] = [
+                Role(self.programs[name], shards, first, count, scratch, threads)
+                for first, count in zip(firsts, shares, strict=False)
+            ]
+        return self.roles[key]
 
     def whole(self, name: str, given: Sequence[Array], threads: int = 1, shards: int = 1) -> list[Array]:
         """The results of a single role that owns everything, axes as in their types."""

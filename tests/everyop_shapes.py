@@ -11,8 +11,8 @@ import everyop_points as points
 import everyop_real as reals
 import mpmath
 import numpy as np
-from everyop_cases import DTYPES, FLOATS, NUMBERS, Case, Real, Types, lifted, op, path, sums
-from gradcheck import Make, draw
+from everyop_cases import DTYPES, FLOATS, NUMBERS, Case, Real, Types, as_real, lifted, op, path, sums
+from gradcheck import Make, draw, run
 from numpy.typing import NDArray
 from scheduling import build_loop
 
@@ -59,7 +59,7 @@ def plain(
 
     def real(*x: Array) -> Sequence[Real]:
         with mpmath.workdps(reals.DIGITS):
-            return [np.asarray(expected(*(lifted(a, dtype) for a in x)))]
+            return [as_real(expected(*(lifted(a, dtype) for a in x)), dtype)]
 
     slack = sums(expected, [True] * len(types), dtype, roundings, unit) if roundings and dtype.is_float else None
     return Case(name, note, dtype, types, make, given or drawn(types), real, slack=slack, shards=shards)
@@ -101,10 +101,8 @@ def _sum(note: str, dtype: DType, dims: tuple[Dim, ...], over: tuple[str, ...]) 
 
 def _scan(dtype: DType, n: int) -> Case:
     make = op("cumsum", dim="n", reverse=n % 2 == 0)
-    turn = slice(None, None, -1 if n % 2 == 0 else 1)
-    return plain(
-        "cumsum", f"of_{n}", (tensor(dtype, Dim("n", n)),), make, lambda x: np.cumsum(x[turn])[turn], n, given=None
-    )
+    turn = slice(None, None, -1 if n % 2 == 0 else 1)  # cumsum from the end
+    return plain("cumsum", f"of_{n}", (tensor(dtype, Dim("n", n)),), make, lambda x: np.cumsum(x[turn])[turn], n)
 
 
 # ---------------------------------------------------------------------- extremes
@@ -127,7 +125,7 @@ def _chosen(
 ) -> Case:
     def real(x: Array) -> Sequence[Real]:
         found = best(x, axis=axis)  # exact in any precision
-        return [lifted(found, types[0].dtype if name.startswith("reduce") else I32)]
+        return [lifted(np.asarray(found), types[0].dtype if name.startswith("reduce") else I32)]
 
     note = f"{types[0].dim('n').size}_{'rows' if axis else 'columns'}"
     return Case(name, note, types[0].dtype, types, make, given, real)
@@ -388,8 +386,6 @@ def _counters(chunk: int) -> Sequence[Array]:
 
 
 def _reference(make: Make, counters: Sequence[Array]) -> Array:
-    from gradcheck import run
-
     return run(make, COUNTERS, counters, precision="f64")[0]
 
 

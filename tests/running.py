@@ -55,7 +55,7 @@ learn w, b with momentum(rate) minimizing {{ mean((guess(x) - y) ** 2) }}
 
 evaluate error on test = mean(abs(guess(x) - y))
 
-train on points for 1000000 steps, checkpoint every 500 steps
+train on points for 1000000 steps, checkpoint every 100 steps
 """
 
 

@@ -1,13 +1,13 @@
 """Against PyTorch on the CPU: the same first weights, the same batches, every rate as the example ships it.
 
-Two comparisons of 100 steps each. Two trainings side by side, ours and PyTorch's, stay within a thousandth of each other.
-And every single step, started from PyTorch's states, is as near to PyTorch's as float32 lets one hope: within 1e-5, or
-four times what lies between PyTorch's own step in float32 and the same in float64."""
+Two comparisons of 100 steps each. Two trainings side by side, ours and PyTorch's, have the same losses within a thousandth
+(parameters may drift further where PyTorch's own do, between float32 and float64: a ReLU that switches on in one training
+and not in the other is magnified by Adam). And every single step, started from PyTorch's states, is as near to PyTorch's
+as float32 lets one hope: within 1e-5, or four times what lies between PyTorch's own step in float32 and in float64."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,72 +16,49 @@ import numpy.typing as npt
 import pytest
 from session import Session
 
-from alphac.ir.core import Block, Op
-from alphac.ir.ops.define import definition
-from alphac.pipeline import parse_and_elaborate
-
 torch = pytest.importorskip("torch", reason="the extra `peers` is not installed")
 from peers_models import PEERS, Peer  # noqa: E402  after torch is known to be there
 
 pytestmark = pytest.mark.peers
 
 Array = npt.NDArray[Any]
-States = dict[str, Array]
+Taken = tuple[dict[str, Array], float]  # a step of PyTorch's: the states after it, and its loss
 STEPS, THREADS = 100, 2
 NEAR, OWN, ALIKE, FALL = 1e-5, 4, 1e-3, 0.3
-EXAMPLES = Path(__file__).parents[1] / "examples"
-
-
-@dataclass(frozen=True)
-class Training:
-    """PyTorch's training of an example: states[t] before step t, and its losses."""
-
-    states: list[States]
-    losses: list[float]
 
 
 class Comparison:
     """An example here and its peer there. PyTorch's training is made once, by whoever asks first."""
 
-    def __init__(self, session: Session, peer: Peer, draws: list[Op]) -> None:
+    def __init__(self, session: Session, peer: Peer) -> None:
         self.session, self.peer = session, peer
         self.first = session.states()
-        self._draws = draws
-        self._training: Training | None = None
+        self._trained: list[Taken] = []
 
-    def step(self, states: Mapping[str, Array], number: int, dtype: Any) -> tuple[States, float]:
-        """PyTorch's step."""
-        drawn = [definition("uniform").reference(op, np.int64(number), np.int64(0)) for op in self._draws]
-        return self.peer.step(states, self.session.batch(number), number, dtype, drawn)
+    def step(self, states: Mapping[str, Array], number: int, dtype: Any) -> Taken:
+        """PyTorch's step, from our states or its own."""
+        return self.peer.step(states, self.session.batch(number), number, dtype)
 
-    def training(self) -> Training:
-        if self._training is None:
-            states, losses = [self.first], []
-            for number in range(STEPS):
-                after, loss = self.step(states[-1], number, torch.float32)
-                states.append(after)
-                losses.append(loss)
-            self._training = Training(states, losses)
-        return self._training
+    def train(self, dtype: Any) -> list[Taken]:
+        """PyTorch's training from our first states."""
+        taken = [self.step(self.first, 0, dtype)]
+        for number in range(1, STEPS):
+            taken.append(self.step(taken[-1][0], number, dtype))
+        return taken
+
+    @property
+    def trained(self) -> list[Taken]:
+        self._trained = self._trained or self.train(torch.float32)
+        return self._trained
 
 
 @pytest.fixture(scope="module", params=PEERS)
 def comparison(request: pytest.FixtureRequest, bundle: Callable[..., Path]) -> Iterator[Comparison]:
     before = torch.get_num_threads()
     torch.set_num_threads(THREADS)
-    module = parse_and_elaborate(EXAMPLES / request.param / f"{request.param}.alpha", {})
     with Session(bundle(request.param), threads=THREADS) as session:
-        yield Comparison(session, PEERS[request.param], list(uniforms(module.functions["step"].block)))
+        yield Comparison(session, PEERS[request.param])
     torch.set_num_threads(before)
-
-
-def uniforms(block: Block) -> Iterator[Op]:
-    """Where a block, or one within it, draws."""
-    for op in block.ops:
-        if op.name == "uniform":
-            yield op
-        for inner in op.blocks:
-            yield from uniforms(inner)
 
 
 def distance(x: Array, y: Array) -> float:
@@ -91,28 +68,34 @@ def distance(x: Array, y: Array) -> float:
     return float(np.linalg.norm((x - y).ravel())) / (length or 1.0)
 
 
+def allowed(least: float, theirs: Array, wide: Array) -> float:
+    """How far we may be from PyTorch, by how far it is from itself in float64."""
+    return max(least, OWN * distance(theirs, wide))
+
+
 def test_training_side_by_side(comparison: Comparison) -> None:
-    theirs = comparison.training()
+    theirs = [loss for _, loss in comparison.trained]
     comparison.session.assign(comparison.first)
     ours = [loss["loss"] for loss in comparison.session.train(STEPS)]
     assert ours[-1] <= (1 - FALL) * ours[0]
-    assert theirs.losses[-1] <= (1 - FALL) * theirs.losses[0]
-    np.testing.assert_allclose(ours, theirs.losses, rtol=ALIKE)
-    ends = {n: distance(a, theirs.states[-1][n]) for n, a in comparison.session.states("param").items()}
-    assert max(ends.values()) <= ALIKE, ends
+    assert theirs[-1] <= (1 - FALL) * theirs[0]
+    np.testing.assert_allclose(ours, theirs, rtol=ALIKE)
+    ends = comparison.trained[-1][0]
+    apart = {n: a for n, a in comparison.session.states("param").items() if distance(a, ends[n]) > ALIKE}
+    wide = comparison.train(torch.float64)[-1][0] if apart else {}
+    for name, array in apart.items():
+        found, limit = distance(array, ends[name]), allowed(ALIKE, ends[name], wide[name])
+        assert found <= limit, f"{name}: {found:.2e} from PyTorch, {limit:.2e} allowed"
 
 
 def test_each_step_from_their_states(comparison: Comparison) -> None:
-    theirs = comparison.training()
-    for number in range(STEPS):
-        before, after = theirs.states[number : number + 2]
+    before = comparison.first
+    for number, (after, loss) in enumerate(comparison.trained):
         comparison.session.assign(before)
-        loss = comparison.session.step(number)["loss"]
-        ours = comparison.session.states()
+        ours = {"loss": np.array(comparison.session.step(number)["loss"]), **comparison.session.states()}
         wide, wide_loss = comparison.step(before, number, torch.float64)
-        ours["loss"], after_loss = np.array(loss), np.array(theirs.losses[number])
-        wide["loss"], after = np.array(wide_loss), {**after, "loss": after_loss}
+        theirs, wide = {"loss": np.array(loss), **after}, {"loss": np.array(wide_loss), **wide}
         for name, array in ours.items():
-            allowed = max(NEAR, OWN * distance(after[name], wide[name]))
-            found = distance(array, after[name])
-            assert found <= allowed, f"step {number}, {name}: {found:.2e} from PyTorch, {allowed:.2e} allowed"
+            found, limit = distance(array, theirs[name]), allowed(NEAR, theirs[name], wide[name])
+            assert found <= limit, f"step {number}, {name}: {found:.2e} from PyTorch, {limit:.2e} allowed"
+        before = after

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from alphac.runtime.errors import FrameRefused, JoinFailed, PeerLost
-from alphac.runtime.frames import ABORT, HEADER, Expected, Frame, check, decode
+from alphac.runtime.frames import ABORT, HEADER, MAX_MESSAGE, Expected, Frame, check, decode
 from alphac.runtime.membership import Claim, Gathering, answer_expected, hello, welcomed
 from alphac.runtime.transport.interface import Payload
 
@@ -98,7 +98,14 @@ def _meet(
         frame, words = gathering.refusal(fault)
         with contextlib.suppress(OSError):  # the misfit may be gone already
             _send(connection, frame, [words])
-    except (FrameRefused, OSError, EOFError) as error:
+    except FrameRefused as error:
+        refused(f"a stranger: {error}")
+        frame, words = gathering.refusal(JoinFailed(error.message))
+        with contextlib.suppress(OSError):
+            _send(connection, frame, [words])
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(MAX_MESSAGE)  # unread bytes would reset the connection, and the answer with it
+    except (OSError, EOFError) as error:
         refused(f"a stranger: {error}")
     connection.close()
 
