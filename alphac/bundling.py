@@ -24,7 +24,8 @@ from alphac.runtime.bundle import Bundle, file_digest, record_from, write_bundle
 
 @dataclass(frozen=True)
 class Draft:
-    """Everything that the stages made: `elaborated` as written, `module` as compiled, `targets` by role, `code` by target."""
+    """Everything that the stages made: `elaborated` as written, `module` as compiled, `targets` by role, `code` by
+    target."""
 
     elaborated: Module
     module: Module

@@ -193,7 +193,7 @@ def predict(
 
 def main(arguments: list[str] | None = None) -> None:
     """The `alphac` command. Every failure ends in a message and an exit code, never in a traceback for the user."""
-    sys.exit(guarded(lambda: app(args=arguments, standalone_mode=False)))
+    sys.exit(guarded(lambda: app(args=arguments, prog_name="alphac", standalone_mode=False)))
 
 
 def guarded(body: Callable[[], Any]) -> int:

@@ -53,16 +53,11 @@ CODES: dict[str, str] = {
     "E142": "a state is read before it is initialized",
     # E2xx: fleets and admission
     "E201": "more roles than shards",
-    "E203": "a fleet names a target that this compiler does not have",
+    "E202": "a fleet file says something that it cannot say",
     "E204": "no endpoint can run a region",
     "E205": "a fleet file names an unknown target",
     "E206": "an endpoint is named twice",
     "E207": "a fleet file is missing or no TOML",
-    "E210": "a fleet file is missing",
-    "E211": "a fleet file is not TOML",
-    "E212": "an entry of a fleet file is wrong",
-    "E213": "a fleet has no endpoint",
-    "E214": "an endpoint is named twice",
     # E3xx: data
     "E300": "a data file is missing",
     "E301": "a data file is corrupt or not of its format",

@@ -1,9 +1,9 @@
 """Fleet files: who may take part. TOML, one `[[endpoint]]` per participant.
 
-    [[endpoint]]
-    name = "desk"
-    target = "x86-64-v4"    # optional: this host's best
-    speed = 3               # optional: relative, 1 by default
+[[endpoint]]
+name = "desk"
+target = "x86-64-v4"    # optional: this host's best
+speed = 3               # optional: relative, 1 by default
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_fleet(path: Path) -> Fleet:
     names = [e.name for e in endpoints]
     for name in names:
         if names.count(name) > 1:
-            raise _refuse("E206", f"{path}: endpoint `{name}` is named twice", "an endpoint counts once: give each its name")
+            raise _refuse("E206", f"{path}: endpoint `{name}` is named twice", "an endpoint counts once")
     return Fleet(endpoints)
 
 

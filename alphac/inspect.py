@@ -35,7 +35,8 @@ def _whole(bundle: Bundle) -> Iterator[str]:
         yield f"program   {name}: {segments} segments, {kernels} kernels, {exchanges} exchanges"
     for i, c in enumerate(m.classes):
         if isinstance(c, ClassRecord):
-            yield f"class {i}   {c.shards} shards, {c.target}, arena {_size(c.arena)}, scratch {_size(c.scratch)} per thread"
+            memory = f"arena {_size(c.arena)}, scratch {_size(c.scratch)} per thread"
+            yield f"class {i}   {c.shards} shards, {c.target}, {memory}"
     for r in m.roles:
         if not isinstance(r, Withheld):
             yield f"role {r.role:<4} class {r.role_class}, shards {r.first} to {r.first + r.shards - 1}"
@@ -44,7 +45,8 @@ def _whole(bundle: Bundle) -> Iterator[str]:
 def _role(bundle: Bundle, number: int) -> Iterator[str]:
     role = bundle.role(number)
     record = bundle.class_of(role.role_class)
-    yield f"role {number}: shards {role.first} to {role.first + role.shards - 1}, {record.target}, arena {_size(record.arena)}"
+    last = role.first + role.shards - 1
+    yield f"role {number}: shards {role.first} to {last}, {record.target}, arena {_size(record.arena)}"
     content = json.loads(bundle.read("protocol.json"))
     scopes = tuple(
         Scope(s["program"], s["number"], s["rounds"], tuple(Reduced(**v) for v in s["values"]), tuple(s["sends"]))

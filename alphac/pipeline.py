@@ -92,7 +92,7 @@ def shares_of(module: Module, plan: Plan) -> tuple[Share, ...]:
     try:
         return tuple(place(shard_count(module), plan.shares))
     except PlacementError as error:
-        raise Diagnostics([Diagnostic("E201", str(error), None, help="declare a larger grain or use fewer roles")]) from error
+        raise fail("E201", str(error), None, "declare a larger grain or use fewer roles") from error
 
 
 def admitted(module: Module, plan: Plan) -> None:
@@ -141,7 +141,13 @@ def compile_file(
     programs = schedules(module)
     made = protocol(programs, shard_count(module), shares)
     code = {name: lower_programs(programs.values(), target(name)) for name in sorted(set(plan.target_names()))}
-    bundle = write(Draft(elaborated, module, programs, shares, plan.target_names(), made, code), directory, path.parent)
+    draft = Draft(elaborated, module, programs, shares, plan.target_names(), made, code)
+    try:
+        bundle = write(draft, directory, path.parent)
+    except OSError as error:
+        reason = error.strerror or error
+        help = "give another directory with -o"
+        raise fail("E402", f"{directory} cannot be written: {reason}", None, help) from error
     kernels = sum(len(c.sources) for c in code.values())
     return Compiled(bundle.path, f"{len(shares)} role{'s' * (len(shares) != 1)}, {kernels} kernels")
 
@@ -167,5 +173,3 @@ def emit(path: Path, stage: str, *, plan: Plan, overrides: Mapping[str, str]) ->
         return json.dumps(protocol(programs, shard_count(module), shares).as_dict(), indent=1) + "\n"
     code = [lower_programs(programs.values(), target(name)) for name in sorted(set(plan.target_names()))]
     return "\n".join(kernels_text(c) for c in code)
-
-

@@ -28,7 +28,12 @@ class Builder:
             self.span = before
 
     def build(
-        self, name: str, operands: Sequence[Value], blocks: Sequence[Block] = (), hint: str = "", **attributes: Attribute
+        self,
+        name: str,
+        operands: Sequence[Value],
+        blocks: Sequence[Block] = (),
+        hint: str = "",
+        **attributes: Attribute,
     ) -> Op:
         """Append op `name`. Raises TypeRuleError if its operands do not fit."""
         definition = DEFINITIONS[name]

@@ -71,8 +71,12 @@ class Protocol:
                     "program": s.program,
                     "scope": s.number,
                     "rounds": s.rounds,
-                    "sends": [{"to": "all", "values": len(s.values)}] if root else [{"to": 0, "subtrees": s.sends[role]}],
-                    "receives": [{"from": k, "subtrees": n} for k, n in enumerate(s.sends) if k] if root else [{"from": 0}],
+                    "sends": [{"to": "all", "values": len(s.values)}]
+                    if root
+                    else [{"to": 0, "subtrees": s.sends[role]}],
+                    "receives": [{"from": k, "subtrees": n} for k, n in enumerate(s.sends) if k]
+                    if root
+                    else [{"from": 0}],
                 }
                 for s in self.scopes
             ],

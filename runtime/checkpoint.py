@@ -209,7 +209,9 @@ def load_states(path: Path, system: Manifest) -> dict[str, Array]:
     """Read states from a safetensors file. Raises CheckpointRefused if it is damaged or does not hold exactly these."""
     try:
         tensors = read_tensors(path)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise CheckpointRefused(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
         raise CheckpointRefused(f"{path} cannot be read: {error}") from None
     wanted = {record.name for record in system.states}
     if odd := wanted ^ set(tensors):

@@ -141,7 +141,9 @@ def open_arrays(path: Path) -> dict[str, Array]:
         with zipfile.ZipFile(path) as archive:
             names = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
             return {name: _member(path, archive, name) for name in names}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, struct.error) as error:
+    except OSError as error:
+        raise DataRefused(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, struct.error) as error:
         raise DataRefused(f"{path} cannot be read: {error}") from None
 
 

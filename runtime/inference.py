@@ -143,6 +143,8 @@ class _Prediction:
         if found != expected or array.ndim != len(record.shape):
             raise InputRefused(f"input `{port.name}` has shape {array.shape}, an example of it {expected}")
         storage = STORAGE[record.dtype]
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            raise InputRefused(f"input `{port.name}` has a NaN", help="leave out or mend the examples that have one")
         if array.dtype == storage or (record.dtype == "bf16" and array.dtype.kind == "u" and array.dtype.itemsize == 2):
             return array
         if record.dtype == "bf16" or not np.can_cast(array.dtype, storage, "same_kind"):

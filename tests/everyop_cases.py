@@ -191,7 +191,7 @@ def sums(
 
 
 def path(terms: int, leaf: int, lanes: int = 1) -> int:
-    """Roundings between a term and the canonical sum of so many: the chain of its lane, lanes, leaves; and a product."""
+    """Roundings between a term and the canonical sum of so many: a product, the chain of its lane, lanes, leaves."""
     leaves = -(-terms // leaf)
     return min(terms, leaf) // lanes + 1 + lanes.bit_length() + leaves.bit_length() + 1
 
@@ -282,4 +282,3 @@ def with_notes(cases: Sequence[Case]) -> list[Case]:
         seen[str(case)] = count = seen.get(str(case), 0) + 1
         named.append(case if count == 1 else replace(case, note=f"{case.note}_{count}".lstrip("_")))
     return named
-

@@ -1,4 +1,4 @@
-"""Gradients that are judged: of every differentiable op, in f32, f64 and bf16, and in f64 the gradient's own gradient."""
+"""Gradients that are judged: of every differentiable op, in f32, f64 and bf16; and in f64 gradients of gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from opcases import CASES as TEMPLATES
 
 from alphac.ir.builder import Builder
-from alphac.ir.core import Function, Value
+from alphac.ir.core import Function, Value, walk
 from alphac.ir.ops import DEFINITIONS
 from alphac.ir.passes.expand import Expand
 from alphac.ir.passes.simplify import Simplify
@@ -41,7 +41,7 @@ class Gradient:
 
     def __str__(self) -> str:
         note = self.note.replace(" ", "_")
-        return "-".join(filter(None, (self.op, self.dtype.name, note, "twice" if self.order == 2 else "")))
+        return "-".join(filter(None, ("twice" if self.order == 2 else "once", self.op, self.dtype.name, note)))
 
     @cached_property
     def written(self) -> Function:
@@ -55,7 +55,8 @@ class Gradient:
 
     @property
     def shards(self) -> int:
-        dims = [d for t in self.types for d in t.dims]
+        values = [*self.written.block.arguments, *(v for op in walk(self.written.block) for v in op.results)]
+        dims = (d for v in values for d in v.type.dims)
         return next((d.shards or d.size for d in dims if d.shards or d.name == SHARD), 1)
 
 
@@ -85,14 +86,14 @@ def gradients() -> list[Gradient]:
         if case.order:
             found += _of(case.op, case.note, case.order, case.types, case.make, case.arrays(), case.op not in seen)
             seen.add(case.op)
-    smooth = [n for n, d in DEFINITIONS.items() if d.reference.__module__.endswith("transcendental") and d.operands == 1]
-    for name in smooth:
+    smooth = [d for d in DEFINITIONS.values() if d.reference.__module__.endswith(".transcendental")]
+    for name in (d.name for d in smooth if d.operands == 1):
         found += _unary(name)
     x, y = np.array([0.3, 0.9, 1.7, 2.2, 3.0]), np.array([2.0, -1.5, 0.4, 3.0, -0.7])
     found += _of("pow", "", 2, (TensorType(F64, (FEW,)),) * 2, op("pow"), [x, y], True)
     for case in convolutions():
         if case.dtype == F64:
-            found += _of("conv2d", case.note, 1, case.types, case.make, case.given(0), True)
+            found += _of("conv2d", case.note, 2, case.types, case.make, case.given(0), True)
     for case in loops():
         if case.dtype == F64:
             found += _of("loop", case.note, 2, case.types, _all(case.make), case.given(0), case.note == "up")

@@ -104,8 +104,8 @@ def _special(op: str) -> Array:
 
 def _limits() -> list[float]:
     """Around the ends of i32, i64 and u8, and what is halfway between neighbours in f32 and in bf16."""
-    ends = [2.0**31, 2.0**63, 255.0, 256.0]
-    return [*ends, *(e * (1 - 2.0**-24) for e in ends), *(e - 1 for e in ends), 1 + 2.0**-24, 1 + 2.0**-8, 1 + 3 * 2.0**-8]
+    ends, halves = [2.0**31, 2.0**63, 255.0, 256.0], [1 + 2.0**-24, 1 + 2.0**-8, 1 + 3 * 2.0**-8]
+    return [*ends, *(e * (1 - 2.0**-24) for e in ends), *(e - 1 for e in ends), *halves]
 
 
 def _small(dtype: DType, count: int, rng: np.random.Generator) -> Array:
@@ -145,7 +145,7 @@ def binary(op: str, dtype: DType, count: int, chunk: int) -> tuple[Array, Array]
 
 
 def _powers(x: Array, y: Array, dtype: DType, rng: np.random.Generator) -> None:
-    """Make most pairs ones whose power is finite: bases near 1 with large exponents, whole exponents, negative bases."""
+    """Make most powers finite: bases near 1 with large exponents, whole exponents with negative bases."""
     count = len(x) // 3
     base = np.choose(
         rng.integers(0, 2, count), [np.exp2(rng.uniform(-30, 30, count)), 1 + rng.normal(size=count) * 1e-3]

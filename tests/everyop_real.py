@@ -150,15 +150,15 @@ def cast(x: Array, source: DType, to: DType) -> Real:
     if to == BOOL:
         return x != 0
     if to.is_float:
-        return each(lambda v: mpmath.mpf(v), x)
+        return each(mpmath.mpf, x)
     if not source.is_float:
         return each(int, x)
     limits = np.iinfo(to.storage)
 
     def saturated(v: float) -> int:
-        if math.isnan(v):
-            return 0
-        return int(min(max(v, limits.min), limits.max)) if math.isfinite(v) else int(limits.max if v > 0 else limits.min)
+        if not math.isfinite(v):
+            return 0 if math.isnan(v) else int(limits.max if v > 0 else limits.min)
+        return min(max(math.trunc(v), int(limits.min)), int(limits.max))
 
     return each(saturated, x)
 

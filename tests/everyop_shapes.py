@@ -184,9 +184,13 @@ def _einsum(note: str, dtype: DType, a: str, b: str, to: str, sizes: dict[str, i
 def sharded() -> list[Case]:
     """Sums, extremes and products over the grain's axis, finished by the tree; rows that owners hold alone."""
     cases: list[Case] = []
+    w, k, n = Dim("w", 17), Dim("k", 20), Dim("n", 33)
+
+    def product(b: Builder, x: Value, y: Value) -> Value:
+        return b.combine(b("contract", x, y, dims=(w, n)))
+
     for shards in (1, 3, 32):
         batch = Dim("batch", 7 * shards, shards)
-        w, k, n = Dim("w", 17), Dim("k", 20), Dim("n", 33)
         for dtype in (F32, BF16, I32) if shards != 3 else NUMBERS:
             unit = 2.0**-8 if dtype == BF16 else None  # partials are rounded, and nodes
             note = f"{shards}_shards"
@@ -196,11 +200,11 @@ def sharded() -> list[Case]:
                 expected = lambda x, best=best: best(x, axis=0)  # noqa: E731
                 types = (tensor(dtype, batch, w),)
                 cases.append(plain(f"combine_{name}", note, types, make, expected, depth, shards, unit=unit))
-            product = lambda b, x, y: b.combine(b("contract", x, y, dims=(w, n)))  # noqa: E731
             types = (tensor(dtype, batch, w), tensor(dtype, batch, n))
             cases.append(plain("contract", note, types, product, lambda x, y: x.T @ y, 20, shards, unit=unit))
         rows = (tensor(F32, batch, k), tensor(F32, k, n))
-        cases.append(plain("contract", f"rows_of_{shards}", rows, op("contract", dims=(batch, n)), np.matmul, 25, shards))
+        make = op("contract", dims=(batch, n))
+        cases.append(plain("contract", f"rows_of_{shards}", rows, make, np.matmul, 25, shards))
         scattered = (tensor(I32, batch), tensor(F32, batch, n))
         cases.append(_scattered(f"{shards}_shards", scattered, Dim("to", 4), shards))
     return cases

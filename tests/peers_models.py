@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812  everybody's name for it
 from torch import Tensor
 
 Array = npt.NDArray[Any]
@@ -26,9 +25,13 @@ PEAK, STEPS, WARM_UP, CLIP, LAYERS = 1e-3, 2000, 100, 1.0, 4  # of char_gpt
 
 @dataclass(frozen=True)
 class Peer:
-    """An example's twin. `loss` maps (states, batch) to the loss and the states that are not learned but changed; `prefix`
-    is where our optimizer keeps its states; `optimizer` takes the parameters and the number of finished steps; `clip`:
-    the longest gradient."""
+    """An example's twin.
+
+    loss        (states, batch) → the loss, and the states that are changed without being learned
+    prefix      where our optimizer keeps its states
+    optimizer   (parameters, finished steps) → theirs
+    clip        the longest gradient
+    """
 
     loss: Callable[[Tensors, Mapping[str, Array]], tuple[Tensor, Tensors]]
     prefix: str
@@ -82,11 +85,12 @@ def _digits_cnn(s: Tensors, batch: Mapping[str, Array]) -> tuple[Tensor, Tensors
         variance, average = torch.var_mean(x.detach(), (0, 2, 3), correction=0)  # F.batch_norm would correct it
         for name, now in (("average", average), ("variance", variance)):
             changed[f"{norm}.{name}"] = (1 - MOMENTUM) * s[f"{norm}.{name}"] + MOMENTUM * now
-        return F.relu(F.batch_norm(x, None, None, s[f"{norm}.scale"], s[f"{norm}.shift"], training=True, eps=1e-5))
+        x = F.batch_norm(x, None, None, s[f"{norm}.scale"], s[f"{norm}.shift"], training=True, eps=1e-5)
+        return F.gelu(x, approximate="tanh")
 
     image = torch.tensor(batch["image"], dtype=s["logits.dense.w"].dtype).permute(0, 3, 1, 2) / 16
-    h = convolution(F.max_pool2d(convolution(image, "logits.convolution"), 2), "logits.halved").mean((2, 3))
-    logits = F.linear(h, s["logits.dense.w"].T, s["logits.dense.b"])
+    h = convolution(F.avg_pool2d(convolution(image, "logits.convolution"), 2), "logits.halved")
+    logits = F.linear(h.permute(0, 2, 3, 1).flatten(1), s["logits.dense.w"].T, s["logits.dense.b"])
     return F.cross_entropy(logits, _index(batch["label"])), changed
 
 

@@ -69,7 +69,7 @@ class Session:
 
     # ------------------------------------------------------------------ steps
     def step(self, number: int) -> dict[str, float]:
-        """Run the step that follows `number` finished ones; its losses by name. A loss that is not finite is refused."""
+        """Run the step that follows `number` finished ones; its losses by name, which must be finite."""
         self._load(number)
         for _, view in self._step.arguments("step"):
             view[...] = number

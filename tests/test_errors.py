@@ -13,6 +13,7 @@ import pytest
 from alphac.diagnostics import CODES, Diagnostics, render
 from alphac.frontend.elaborate import elaborate
 from alphac.frontend.parse import parse, read_source
+from alphac.pipeline import differentiate
 
 ERRORS = Path(__file__).parent / "errors"
 PROGRAMS = sorted(p.stem for p in ERRORS.glob("*.alpha"))
@@ -26,7 +27,7 @@ def answer(name: str) -> Diagnostics:
         key, _, value = text.split("\n", 1)[0].removeprefix("# --set ").partition("=")
         overrides[key] = value
     with pytest.raises(Diagnostics) as caught:
-        elaborate(parse(text, f"{name}.alpha"), overrides=overrides, directory=ERRORS)
+        differentiate(elaborate(parse(text, f"{name}.alpha"), overrides=overrides, directory=ERRORS))
     return caught.value
 
 

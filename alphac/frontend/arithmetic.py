@@ -9,8 +9,9 @@ from alphac.diagnostics import Diagnostics, Label, fail
 from alphac.frontend.scope import Context
 from alphac.frontend.values import Axes, Counter, describe, dims_text, is_known, number, type_text
 from alphac.ir.core import Value
+from alphac.ir.ops import DEFINITIONS, TypeRuleError
 from alphac.ir.span import Span
-from alphac.ir.typesys import BOOL, F64, I64, Dim, DType, TensorType
+from alphac.ir.typesys import BOOL, F64, I32, I64, Dim, DType, TensorType
 
 OPERATORS = {
     "+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow",
@@ -18,11 +19,24 @@ OPERATORS = {
 }  # fmt: skip
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 LOGIC = frozenset({"and", "or", "xor", "not"})
-# Floats only, in this order: the names that the language gives them as functions.
-_TRANSCENDENTAL = ("sqrt", "rsqrt", "exp", "log", "expm1", "log1p", "tanh", "sigmoid", "erf", "sin", "cos")
-_ACTIVATIONS = ("gelu", "silu", "softplus")
-_REAL = frozenset({"div", *_TRANSCENDENTAL, *_ACTIVATIONS})
-FUNCTIONS = ("abs", "sign", "relu", "floor", "ceil", "round", "stop_gradient", *_TRANSCENDENTAL, *_ACTIVATIONS)
+FUNCTIONS = tuple(
+    d.name
+    for d in DEFINITIONS.values()
+    if d.shape == "elementwise" and d.operands == 1 and not d.attributes and d.name not in ("neg", "not")
+)
+
+
+def _takes_integers(name: str) -> bool:
+    """Whether an elementwise op is defined on whole numbers."""
+    try:
+        DEFINITIONS[name].result([TensorType(I32)], {}, ())
+    except TypeRuleError:
+        return False
+    return True
+
+
+# Real functions: whole numbers become floats first.
+_REAL = frozenset({"div", *(n for n in FUNCTIONS if n not in ("floor", "ceil", "round") and not _takes_integers(n))})
 
 
 def apply(context: Context, name: str, values: list[Any], spans: list[Span], span: Span) -> Any:

@@ -10,6 +10,7 @@ from alphac.frontend import tree
 from alphac.frontend.arithmetic import apply, as_tensor, coerce
 from alphac.frontend.bodies import Entered, arguments, bind_arguments, run, scalar_loss
 from alphac.frontend.expressions import evaluate
+from alphac.frontend.paths import check_paths
 from alphac.frontend.scope import Binding, Context, Level, Scope, Versions
 from alphac.frontend.values import Axes, Callee, StateInfo, StateReference, describe
 from alphac.ir.core import Block, Port, Value
@@ -63,6 +64,7 @@ def _gradients(
         if path not in used:
             help = "remove it from the list, or let the loss depend on it"
             raise fail("E130", f"`{path}` is learned here, but this loss does not use it", node.span, help)
+    check_paths(level.block, loss, list(zip(paths, arguments_, strict=True)), node.span)
     level.block.results = (loss, *level.updates.values())
     try:
         op = context.builder.build("grad", current, [level.block], wrt=len(current))

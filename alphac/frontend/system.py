@@ -232,7 +232,8 @@ class System:
                 help = f"did you mean `{near}`?" if near else "only what the file declares by `let` can be set"
                 self._problem("E139", f"`--set {name}={text}`: the system has no `let {name}`", None, help)
             else:
-                kind = "dim" if isinstance(node, tree.DimEntry) else type(node).__name__.lower()
+                kinds = {tree.DimEntry: "dim", tree.Entry: "param or state"}
+                kind = kinds.get(type(node), type(node).__name__.lower())
                 self._problem(
                     "E139", f"`--set {name}={text}`: `{name}` is a {kind}, not a `let`", node.span,
                     "what shapes the system stands in the file alone",

@@ -26,7 +26,16 @@ from alphac.ir.core import Attribute, Block, Op, Value
 from alphac.ir.typesys import TensorType
 
 Shape = Literal["elementwise", "index", "reduce", "contract", "special", "collective", "composite", "structure"]
-SHAPES: tuple[Shape, ...] = ("elementwise", "index", "reduce", "contract", "special", "collective", "composite", "structure")
+SHAPES: tuple[Shape, ...] = (
+    "elementwise",
+    "index",
+    "reduce",
+    "contract",
+    "special",
+    "collective",
+    "composite",
+    "structure",
+)
 
 
 class TypeRuleError(Exception):

@@ -25,7 +25,9 @@ class Refusal:
     targets: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.what} needs {self.missing}, which {' and '.join(self.targets)} lack{'s' * (len(self.targets) == 1)}"
+        return (
+            f"{self.what} needs {self.missing}, which {' and '.join(self.targets)} lack{'s' * (len(self.targets) == 1)}"
+        )
 
 
 def admit(module: Module, capabilities: Mapping[str, frozenset[str]]) -> list[Refusal]:

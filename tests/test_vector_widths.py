@@ -1,0 +1,85 @@
+"""The same bits from code for 16, 8 and 4 lanes, which really is code for 16, 8 and 4 lanes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from everyop_bits import check_bits
+from everyop_cases import Case
+from everyop_native import Batch
+from everyop_table import CASES
+
+from alphac.backends.compile import assembly
+from alphac.backends.emit import lower_programs
+from alphac.backends.registry import target
+from alphac.ir.interpret import interpret
+from alphac.ir.passes.project import schedule
+
+WIDTHS = {"x86-64-v4": "zmm", "x86-64-v3": "ymm", "x86-64-v3-128": "xmm"}
+REGISTERS = tuple(WIDTHS.values())  # widest first
+
+
+def _representative() -> list[Case]:
+    """Of every op and dtype one case; of f32, where vectors are most at work, all."""
+    seen: set[tuple[str, str]] = set()
+    found: list[Case] = []
+    for case in CASES:
+        key = (case.op, case.dtype.name)
+        if key not in seen or case.dtype.name == "f32":
+            found.append(case)
+        seen.add(key)
+    return found
+
+
+REPRESENTATIVE = _representative()
+PARAMETERS = [c if c in REPRESENTATIVE else pytest.param(c, marks=pytest.mark.slow) for c in CASES]
+
+
+def needed(name: str) -> None:
+    """Skip where the processor lacks what the target needs."""
+    if not target(name).runs_here():
+        pytest.skip(f"this processor does not run {name}, which needs {', '.join(target(name).needs)}")
+
+
+@pytest.fixture(scope="module", params=WIDTHS)
+def width(request: pytest.FixtureRequest) -> Iterator[Batch]:
+    """The collected cases, compiled together for each target in turn."""
+    needed(request.param)
+    here = [i.callspec.params for i in request.session.items if i.path == request.path and hasattr(i, "callspec")]
+    collected = {parameters.get("case") for parameters in here}
+    with Batch({str(c): c.function for c in CASES if c in collected}, target(request.param)) as batch:
+        yield batch
+
+
+@pytest.mark.parametrize("case", PARAMETERS, ids=str)
+def test_bits(case: Case, width: Batch) -> None:
+    """The oracle's, from every target, so the same from all."""
+    inputs = case.given(0)
+    check_bits(width, str(case), inputs, interpret(case.written, inputs, exact=True), case.shards, threads=(1,))
+
+
+VECTORIZED = ("exp-f32", "tanh-f32", "add-u8", "contract-f32-nn_64_64_64", "reduce_sum-f32-of_1025", "mul-f64")
+
+
+@pytest.mark.parametrize("name", VECTORIZED)
+@pytest.mark.parametrize("width_name", WIDTHS)
+def test_code_uses_vectors_of_its_width_and_no_wider(width_name: str, name: str) -> None:
+    """In the text of the machine code: registers of the target's width are there, wider ones are not."""
+    (case,) = (c for c in CASES if str(c) == name)
+    code = lower_programs([schedule(case.function)], target(width_name))
+    text = assembly(code.sources.values(), code.segments, target(width_name))
+    used = [r for r in REGISTERS if re.search(rf"%{r}\d", text)]
+    assert used[0] == WIDTHS[width_name], f"the widest registers are {used[0]}"
+
+
+def test_no_kernel_of_four_lanes_uses_wider_registers() -> None:
+    """Not in any case."""
+    name = "x86-64-v3-128"
+    programs = [schedule(case.function) for case in REPRESENTATIVE[::7]]
+    for number, program in enumerate(programs):
+        program.name = f"f{number}"
+    code = lower_programs(programs, target(name))
+    text = assembly(code.sources.values(), code.segments, target(name))
+    assert not re.search(r"%[yz]mm\d", text)
