@@ -1,4 +1,4 @@
 """alphac.backends: see docs/architecture.md."""
 
 if __name__ != "alphac.backends":
-    raise ImportError("import this package as `alphac.backends`, not `{}`".format(__name__))
+    raise ImportError(f"import this package as `alphac.backends`, not `{__name__}`")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from records import write_record
+from recording import write_record
 
 from alphac.runtime.events import Step, decode_event
 

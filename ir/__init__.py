@@ -1,4 +1,4 @@
 """alphac.ir: see docs/architecture.md."""
 
 if __name__ != "alphac.ir":
-    raise ImportError("import this package as `alphac.ir`, not `{}`".format(__name__))
+    raise ImportError(f"import this package as `alphac.ir`, not `{__name__}`")

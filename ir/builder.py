@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from alphac.ir.core import Attribute, Block, Op, Value
 from alphac.ir.ops.define import DEFINITIONS, TypeRuleError
 from alphac.ir.span import Span
-from alphac.ir.typesys import SHARD, DType, Dim, TensorType
+from alphac.ir.typesys import SHARD, Dim, DType
 
 
 class Builder:
@@ -19,7 +19,7 @@ class Builder:
         self.span = span
 
     @contextmanager
-    def at(self, span: Span | None) -> Iterator[None]:
+    def at(self, span: Span | None) -> Generator[None]:
         """Give `span` to the ops built inside."""
         before, self.span = self.span, span
         try:
@@ -49,7 +49,7 @@ class Builder:
 
     def __call__(self, name: str, *operands: Value, hint: str = "", **attributes: Attribute) -> Value:
         """Append op `name` and return its only result."""
-        return self.build(name, operands, hint=hint, **attributes).result
+        return self.build(name, operands, (), hint, **attributes).result
 
     # ------------------------------------------------------------------ constants and shapes
     def constant(self, value: float | int | bool, dtype: DType, dims: tuple[Dim, ...] = ()) -> Value:
@@ -69,8 +69,8 @@ class Builder:
         return self("broadcast", x, dims=dims)
 
     def sum_to(self, x: Value, dims: tuple[Dim, ...]) -> Value:
-        """The adjoint of `broadcast(y, dims of x)`: sums the axes not in `dims`. If the grain's axis is among them, or x is
-        per-shard, the result is per-shard: it has a leading `shard` axis."""
+        """The adjoint of `broadcast(y, dims of x)`: sums the axes not in `dims`. If the grain's axis is among
+        them, or x is per-shard, the result is per-shard: it has a leading `shard` axis."""
         names = {d.name for d in dims}
         over = tuple(n for n in x.type.names if n not in names and n != SHARD)
         if over:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from alphac.ir.span import Span
-from alphac.ir.typesys import DType, Dim, TensorType
+from alphac.ir.typesys import Dim, DType, TensorType
 
 # Everything an attribute may be: immutable, comparable, printable, and parsed back from text.
 Attribute = int | float | bool | str | DType | Dim | tuple["Attribute", ...]
@@ -48,8 +48,8 @@ class Op:
 class Block:
     """A straight line of ops. `results` are the values it yields."""
 
-    arguments: list[Value] = field(default_factory=list)
-    ops: list[Op] = field(default_factory=list)
+    arguments: list[Value] = field(default_factory=list[Value])
+    ops: list[Op] = field(default_factory=list[Op])
     results: tuple[Value, ...] = ()
 
 
@@ -170,12 +170,13 @@ class Module:
     system: str
     grain: Dim | None  # the batch axis with its shards; None when nothing is batched
     seed: int = 0
-    states: dict[str, State] = field(default_factory=dict)
-    data: dict[str, Data] = field(default_factory=dict)
+    states: dict[str, State] = field(default_factory=dict[str, State])
+    data: dict[str, Data] = field(default_factory=dict[str, Data])
     training: Training | None = None
-    evaluations: dict[str, Evaluation] = field(default_factory=dict)
-    functions: dict[str, Function] = field(default_factory=dict)
-    regions: dict[str, RegionContract] = field(default_factory=dict)  # those that say more than the default
+    evaluations: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
+    functions: dict[str, Function] = field(default_factory=dict[str, Function])
+    # Those that say more than the default.
+    regions: dict[str, RegionContract] = field(default_factory=dict[str, RegionContract])
 
 
 def walk(block: Block) -> Iterator[Op]:

@@ -90,7 +90,7 @@ class Protocol:
 def protocol(programs: Mapping[str, Program], shards: int, shares: tuple[Share, ...]) -> Protocol:
     """The protocol of a set of programs under a plan."""
     sends = tuple(len(subtrees(shards, share.first, share.shards)) for share in shares)
-    scopes = []
+    scopes: list[Scope] = []
     for name, program in programs.items():
         for number, (exchange, rounds) in enumerate(_exchanges(program.steps, 1)):
             values = tuple(

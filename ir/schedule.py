@@ -16,8 +16,8 @@ from alphac.ir.typesys import SHARD, Dim, TensorType
 class Buffer:
     """Memory for one value.
 
-    Physical layout: row-major over `layout`, the grain's axis (or `shard`) moved to the front, of which a role holds its
-    own shards only. role:
+    Physical layout: row-major over `layout`, the grain's axis (or `shard`) moved to the front, of which a role holds
+    its own shards only. role:
 
     state      lives across steps and functions; named by `port`
     argument   written by the runtime before the function runs (column, sample, step, valid, count, input, total)
@@ -70,10 +70,10 @@ class View:
 class Kernel:
     """One native function: computes `stores` from `reads`.
 
-    Ops between them are inlined: evaluated per element where needed, never stored. `anchor` is the one op with a loop of
-    its own (shape reduce, contract, special or collective), None for a plain map. With an anchor the stored values are
-    the anchor's result or elementwise expressions of it (epilogue), of the same dims. A collective anchor whose operand
-    is not in `reads` contains the reduce or contract that makes this operand: shards go through the tree as they come.
+    Ops between them are inlined: evaluated per element where needed, never stored. `anchor` is the one op with a loop
+    of its own (shape reduce, contract, special or collective), None for a plain map. With an anchor the stored values
+    are the anchor's result or elementwise expressions of it (epilogue), of the same dims. A collective anchor whose
+    operand is not in `reads` contains the reduce or contract that makes this operand: shards go through the tree as they come.
 
     Native signature: buffers in the order of `buffers()` as pointers, then as i64: one index per enclosing loop
     (outermost first), shards owned, first shard, pointer to merges, pointer to this thread's scratch, thread, threads.
@@ -133,10 +133,10 @@ class Program:
     """The schedule of one function."""
 
     name: str
-    buffers: list[Buffer] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list[Buffer])
     steps: tuple[Step, ...] = ()
-    arguments: list[tuple[Port, Buffer]] = field(default_factory=list)
-    results: list[tuple[Port, Buffer]] = field(default_factory=list)
+    arguments: list[tuple[Port, Buffer]] = field(default_factory=list[tuple[Port, Buffer]])
+    results: list[tuple[Port, Buffer]] = field(default_factory=list[tuple[Port, Buffer]])
 
     def kernels(self) -> Iterator[Kernel]:
         """Every kernel, in order."""

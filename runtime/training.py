@@ -163,7 +163,7 @@ class Training:
         culprit = Replay(self.machine.executor, "step", stopped, self.machine.exchange).run()
         label = ", ".join(names) or "the loss"
         if culprit is None:
-            return NonFiniteLoss(f"{label} is not finite: another role's part is to blame, or the sum of all", step=step)
+            return NonFiniteLoss(f"{label} is not finite: another role's part is to blame, or the sum", step=step)
         return NonFiniteLoss(f"{label} is not finite: {culprit}", op=culprit.op, span=culprit.span, step=step)
 
     def _evaluate(self, step: int) -> None:

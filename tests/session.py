@@ -30,6 +30,7 @@ class Session:
         self._machine = Machine(self.bundle, self._executor, open_data(self.bundle), None)
         self._step = self._machine.program("step")
         assert manifest.training is not None
+        self._training = manifest.training
         self._feed = self._machine.feed(self._step, manifest.training.data, "train")
         self.initialize()
 
@@ -50,8 +51,9 @@ class Session:
         self._machine.initialize()
 
     @property
-    def steps_per_epoch(self) -> int:
-        return self._feed.full
+    def whole(self) -> int:
+        """The steps that the system says to train for."""
+        return self._training.steps or self._training.epochs * self._feed.full
 
     # ------------------------------------------------------------------ states
     def states(self, kind: str | None = None) -> dict[str, Array]:

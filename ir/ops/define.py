@@ -12,7 +12,7 @@ reduce       body(k, a, b) -> handle                  combines two elements; `id
 contract     None                                     sum of products by fma in the canonical order (design §3)
 special      None                                     a loop of its own in each target (argmax, cumsum, scatter_add)
 collective   body(k, a, b) -> handle                  `combine`: per-shard partials into one, by the shard tree
-composite    body(b, op) -> value                      written in other ops; the pass `expand` unfolds it after differentiation
+composite    body(b, op) -> value                      written in other ops; the pass `expand` unfolds it
 structure    None                                     ops with blocks, removed or unfolded by passes (grad, loop)
 """
 

@@ -1,7 +1,7 @@
 """Admission: can every role's target run what the system asks of it?
 
-Each region is admitted by its own needs, and each function by those of its ops and element types; a refusal names what is
-missing and every target that lacks it. Nothing is admitted by falling back to another target.
+Each region is admitted by its own needs, and each function by those of its ops and element types; a refusal names what
+is missing and every target that lacks it. Nothing is admitted by falling back to another target.
 
 before: region `project` requires matrix(bf16); roles on x86-64-v4 (lacks it) and gpu (has it)
 after:  Refusal("region `project`", "matrix(bf16)", ("x86-64-v4",))
@@ -31,13 +31,13 @@ class Refusal:
 
 
 def admit(module: Module, capabilities: Mapping[str, frozenset[str]]) -> list[Refusal]:
-    """Every refusal. `capabilities`: what each target of the plan can do; all of them run every region, on their shards."""
+    """Every refusal. `capabilities`: what each target of the plan can do; all run every region, on their shards."""
     needed: dict[tuple[str, str], None] = {}
     for name, contract in module.regions.items():
         needed |= {(f"region `{name}`", need): None for need in contract.requires}
     for name, function in module.functions.items():
         needed |= {(f"function `{name}`", need): None for need in _needs(function.block)}
-    refusals = []
+    refusals: list[Refusal] = []
     for what, need in needed:
         lacking = tuple(target for target, able in capabilities.items() if need not in able)
         if lacking:

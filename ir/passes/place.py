@@ -41,7 +41,8 @@ def place(shards: int, shares: Sequence[Fraction]) -> list[Share]:
         counts[max(range(len(counts)), key=lambda i: (exact[i] - counts[i], -i))] += 1
     while sum(counts) > shards:
         counts[min((i for i in range(len(counts)) if counts[i] > 1), key=lambda i: (exact[i] - counts[i], i))] -= 1
-    placed, first = [], 0
+    placed: list[Share] = []
+    first = 0
     for count in counts:
         placed.append(Share(first, count))
         first += count
