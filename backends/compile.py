@@ -134,17 +134,27 @@ def _optimized(source: KernelSource, target: Target) -> bytes:
     for library in libraries:
         module.link_in(llvm.parse_assembly(_stripped(library)))
     _keep_only(module, {source.name})
-    module = llvm.parse_assembly(_attributed(str(module), target))
-    _settle(module, target, machine)
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.loop_vectorization = True
-    options.slp_vectorization = True
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    text = _attributed(str(module), target)
+    module = _improved(text, target, machine, vectorize=True)
+    if target.forbidden and re.search(target.forbidden, machine.emit_assembly(module.clone())):
+        # LLVM only prefers a width: of mixed element types, or of strides, it makes wider vectors.
+        module = _improved(text, target, machine, vectorize=False)
     left = [f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]
     if left:
         raise InternalError(f"kernel `{source.name}` calls {', '.join(left)}, which no target has", source.source)
     return module.as_bitcode()
+
+
+def _improved(text: str, target: Target, machine: llvm.TargetMachine, vectorize: bool) -> llvm.ModuleRef:
+    """A module through LLVM's whole pipeline; `vectorize`: also what the source does not write as vectors."""
+    module = llvm.parse_assembly(text)
+    _settle(module, target, machine)
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = vectorize
+    options.slp_vectorization = vectorize
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module
 
 
 def _numba(source: KernelSource) -> tuple[str, str, list[str]]:

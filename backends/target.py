@@ -59,6 +59,8 @@ class Target:
     needs         the processor's features, in LLVM's names, without which an object must not be loaded
     preference    among targets that run here, the highest is chosen
     attributes    LLVM function attributes given to every function
+    forbidden     a regular expression of registers, as assembly writes them, that no code uses although the processor
+                  has them; empty if it may use all
     """
 
     name: str
@@ -74,6 +76,7 @@ class Target:
     needs: tuple[str, ...] = ()
     preference: int = 0
     attributes: tuple[tuple[str, str], ...] = ()
+    forbidden: str = ""
 
     def lower(self, kernel: Kernel) -> KernelSource:
         """The source of one kernel."""

@@ -33,12 +33,21 @@ def _host_features() -> frozenset[str]:
     return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
 
 
-def _target(name: str, cpu: str, lanes: int, registers: int, wanted: tuple[str, ...], preference: int) -> Target:
+def _target(
+    name: str,
+    cpu: str,
+    lanes: int,
+    registers: int,
+    wanted: tuple[str, ...],
+    preference: int,
+    features: str = "",
+    forbidden: str = "",
+) -> Target:
     return Target(
         name=name,
         triple=TRIPLE,
         cpu=cpu,
-        features="",
+        features=features,
         lanes=lanes,
         registers=registers,
         capabilities=CAPABILITIES,
@@ -48,11 +57,13 @@ def _target(name: str, cpu: str, lanes: int, registers: int, wanted: tuple[str, 
         needs=wanted,
         preference=preference,
         attributes=(("prefer-vector-width", str(32 * lanes)),),
+        forbidden=forbidden,
     )
 
 
 TARGETS = (
     _target("x86-64-v4", "x86-64-v4", 16, 32, _V4, 3),
     _target("x86-64-v3", "x86-64-v3", 8, 16, _V3, 2),
-    _target("x86-64-v3-128", "x86-64-v3", 4, 16, _V3, 1),
+    # AVX has FMA, which is wanted, and wide registers. Without AVX2, LLVM makes none of narrow vectors of integers.
+    _target("x86-64-v3-128", "x86-64-v3", 4, 16, _V3, 1, features="-avx2", forbidden=r"%[yz]mm"),
 )

@@ -73,7 +73,8 @@ class Kernel:
     Ops between them are inlined: evaluated per element where needed, never stored. `anchor` is the one op with a loop
     of its own (shape reduce, contract, special or collective), None for a plain map. With an anchor the stored values
     are the anchor's result or elementwise expressions of it (epilogue), of the same dims. A collective anchor whose
-    operand is not in `reads` contains the reduce or contract that makes this operand: shards go through the tree as they come.
+    operand is not in `reads` contains the reduce or contract that makes it: shards go through the tree as they
+    come.
 
     Native signature: buffers in the order of `buffers()` as pointers, then as i64: one index per enclosing loop
     (outermost first), shards owned, first shard, pointer to merges, pointer to this thread's scratch, thread, threads.

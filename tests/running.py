@@ -7,6 +7,7 @@ import io
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -84,11 +85,15 @@ class Answer:
 def call(*arguments: object) -> Answer:
     """`alphac ARGUMENTS…` in this process; what its role processes write themselves is not seen."""
     out, err = io.StringIO(), io.StringIO()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             cli.main([str(a) for a in arguments])
         except SystemExit as ended:
             code = ended.code
+        finally:
+            for number, handler in handlers.items():  # `alphac role` takes them for itself
+                signal.signal(number, handler)
     assert isinstance(code, int)
     return Answer(code, out.getvalue(), err.getvalue())
 
