@@ -25,7 +25,7 @@ app = typer.Typer(
 # The base of typer's usage errors, wherever this version of typer keeps it.
 UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
 err = Console(stderr=True, highlight=False, soft_wrap=True)
-out = Console(highlight=False, soft_wrap=True)
+out = Console(highlight=False, soft_wrap=True, markup=False)
 
 File = Annotated[Path, typer.Argument(help="the .alpha file", metavar="FILE")]
 BundlePath = Annotated[Path, typer.Argument(help="the bundle's directory", metavar="BUNDLE")]

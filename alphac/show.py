@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
@@ -45,7 +46,8 @@ class Progress:
                 shards = " + ".join(str(n) for n in event.shards)
                 self._console.print(
                     f"[bold]{event.system}[/]  {len(event.shards)} role{'s' * (len(event.shards) != 1)}"
-                    f"  shards {shards}  {event.threads} thread{'s' * (event.threads != 1)} each"
+                    f"  shards {shards}  {event.threads} thread{'s' * (event.threads != 1)} each",
+                    markup=True,
                 )
                 self._task = self._bar.add_task("steps", total=event.total, completed=event.step, loss="")
             case "Step":
@@ -56,14 +58,17 @@ class Progress:
                 values = "  ".join(f"{name} {value:.4f}" for name, value in event.values.items())
                 self._console.print(f"{epoch}step {event.step:>6}  {values}")
             case "Checkpointed":
-                self._console.print(f"[dim]step {event.step:>6}  checkpoint {event.path}[/]")
+                self._console.print(f"[dim]step {event.step:>6}  checkpoint {escape(event.path)}[/]", markup=True)
             case _:
                 pass
 
     def summary(self, result: RunResult) -> None:
         """The last lines: what was reached and where it lies, or what failed."""
         if result.error:
-            self._console.print(f"[red]failed[/]: {result.error}", markup=True)
+            asked = type(result.fault).__name__ == "Interrupted"
+            words = escape(result.error)
+            self._console.print(words if asked else f"[red]failed[/]: {words}", markup=True)
         if result.values:
-            self._console.print("  ".join(f"[bold]{name} {value:.4f}[/]" for name, value in result.values.items()))
+            values = "  ".join(f"[bold]{name} {value:.4f}[/]" for name, value in result.values.items())
+            self._console.print(values, markup=True)
         self._console.print(f"{result.steps} steps in {result.seconds:.1f} s, run directory {result.directory}")

@@ -42,10 +42,8 @@ def compile_object(
     `processes`: how many may compile at a time; by default as many as there are cores. Raises InternalError with the
     kernel's source if one does not compile.
     """
-    distinct = {s.name: s for s in sources}
     store = store if store is not None else Cache(cache_directory())
-    kernels = [distinct[name] for name in sorted(distinct)]
-    keys = [_key(target, source.name, source.source, repr(source.parameters), str(source.loops)) for source in kernels]
+    kernels, keys = _keyed(sources, target)
     whole = _key(target, segments, *keys)
     cached = store.get(whole)
     if cached is not None:
@@ -60,12 +58,19 @@ def compile_object(
     return result
 
 
-def assembly(sources: Iterable[KernelSource], segments: str, target: Target) -> str:
+def assembly(sources: Iterable[KernelSource], segments: str, target: Target, store: Cache | None = None) -> str:
     """The same code as text, for people and tests."""
-    distinct = {s.name: s for s in sources}
+    store = store if store is not None else Cache(cache_directory())
+    kernels, keys = _keyed(sources, target)
     machine = _machine(target)
-    module = _linked([_optimized(distinct[name], target) for name in sorted(distinct)], segments, target, machine)
-    return machine.emit_assembly(module)
+    return machine.emit_assembly(_linked(_bitcodes(kernels, keys, target, store, _cores()), segments, target, machine))
+
+
+def _keyed(sources: Iterable[KernelSource], target: Target) -> tuple[list[KernelSource], list[str]]:
+    """Distinct kernels in the order of their names, and what each is found by in the cache."""
+    distinct = {s.name: s for s in sources}
+    kernels = [distinct[name] for name in sorted(distinct)]
+    return kernels, [_key(target, k.name, k.source, repr(k.parameters), str(k.loops)) for k in kernels]
 
 
 def _key(target: Target, *parts: str) -> str:

@@ -121,7 +121,7 @@ def _lanes_body(b: Any, function: Any, kind: str, dtype: Any, count: int) -> Non
     b.cbranch(b.icmp_unsigned("<", whole, n), last, done)
 
     b.position_at_end(last)
-    left = b.trunc(b.sub(n, whole), I32)
+    left = b.sub(n, whole)
     ends = [
         combine(
             b,
@@ -154,8 +154,10 @@ def _lanes_body(b: Any, function: Any, kind: str, dtype: Any, count: int) -> Non
 
 def _masked_load(b: Any, pointer: Any, index: Any, type_: ir.Type, count: int, left: Any, first: int, rest: Any) -> Any:
     """A vector whose lanes, numbered from `first`, are elements where the number is below `left`, else of `rest`."""
-    numbers = ir.Constant(_vector(I32, count), [first + c for c in range(count)])
-    mask = b.icmp_unsigned("<", numbers, _splat(b, left, count))
+    number = ir.IntType(8 * bytes_of(type_))  # of the elements' width, so that the comparison fits into a register
+    numbers = ir.Constant(_vector(number, count), [first + c for c in range(count)])
+    bound = left if number == I64 else b.trunc(left, number)
+    mask = b.icmp_unsigned("<", numbers, _splat(b, bound, count))
     vector = _vector(type_, count)
     place = b.bitcast(element_pointer(b, pointer, index, type_), vector.as_pointer())
     signature = ir.FunctionType(vector, [place.type, I32, mask.type, vector])

@@ -22,6 +22,7 @@ from opcases import CASES as TEMPLATES
 from opcases import Case as Template
 
 from alphac.ir.core import Function, Module, Value
+from alphac.ir.interpret import interpret
 from alphac.ir.ops import DEFINITIONS, TypeRuleError
 from alphac.ir.passes.expand import Expand
 from alphac.ir.typesys import BF16, BOOL, F32, F64, I32, LANGUAGE_DTYPES, Dim, DType, TensorType
@@ -65,6 +66,11 @@ class Case:
     def function(self) -> Function:
         """Composite ops are expanded."""
         return expanded(self.written)
+
+    @cached_property
+    def bits(self) -> list[Array]:
+        """What the first inputs must give."""
+        return interpret(self.written, self.given(0), exact=True)
 
     @cached_property
     def written(self) -> Function:

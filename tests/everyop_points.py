@@ -137,11 +137,21 @@ def binary(op: str, dtype: DType, count: int, chunk: int) -> tuple[Array, Array]
     if op == "pow":
         _powers(x, y, dtype, rng)
     if chunk == 0:
-        pairs = np.array(list(itertools.product(hard(dtype)[::2], hard(dtype)[::2])))
-        pairs = np.concatenate([pairs, np.stack([hard(dtype), hard(dtype)], 1)])[: count // 2]
+        pairs = rng.permutation(np.array(list(itertools.product(hard(dtype), hard(dtype)))))
+        pairs = np.concatenate([_crossing(dtype), pairs])[: 2 * count // 3]
         x[-len(pairs) :], y[-len(pairs) :] = pairs.T
     order = rng.permutation(count)
     return x[order], y[order]
+
+
+def _crossing(dtype: DType) -> Array:
+    """Pairs that must not be missed: what has no quotient, what wraps, zeros of both signs, infinities that cancel."""
+    if dtype.is_integer:
+        least, most = np.iinfo(dtype.storage).min, np.iinfo(dtype.storage).max
+        pairs = [(v, 0) for v in (0, 1, least, most)] + [(least, most), (most, most), (most, 1), (least, 1)]
+        return np.array(pairs + ([(least, -1), (0, -1), (-7, 2), (7, -2)] if least else []), dtype.storage)
+    edges = (0.0, -0.0, math.inf, -math.inf, math.nan, 1.0)
+    return np.array(list(itertools.product(edges, edges)), dtype.compute)
 
 
 def _powers(x: Array, y: Array, dtype: DType, rng: np.random.Generator) -> None:

@@ -28,6 +28,7 @@ class Small:
 
     arithmetic   "f64": references that compute all floats in float64; "exact": the bits of every target
     columns      the arrays of its data by column; they are written to `d.npz` in the directory
+    overrides    what `--set` gives
     """
 
     def __init__(
@@ -37,12 +38,12 @@ class Small:
         columns: Mapping[str, Array] | None = None,
         *,
         arithmetic: Arithmetic = "f64",
-        **overrides: str,
+        overrides: Mapping[str, str] | None = None,
     ) -> None:
         self.columns = dict(columns or {})
         if self.columns:
             np.savez(directory / "d.npz", **self.columns)  # pyright: ignore[reportArgumentType]
-        elaborated = elaborate(parse(text, "s.alpha"), overrides=overrides, directory=directory)
+        elaborated = elaborate(parse(text, "s.alpha"), overrides=dict(overrides or {}), directory=directory)
         self.module = pipeline.simplify(pipeline.differentiate(elaborated))
         self.exact = arithmetic == "exact"
         self.steps = 0
@@ -72,6 +73,11 @@ class Small:
         self.states.update({name: value for (kind, name), value in results.items() if kind == "state"})
         return {name: float(value) for (kind, name), value in results.items() if kind == "loss"}
 
+    def region(self, name: str, **inputs: ArrayLike) -> Array:
+        """The one output of a region of the batch."""
+        (output,) = self.run(f"region.{name}", slice(None), **inputs).values()
+        return output
+
 
 def frame(dims: Mapping[str, int]) -> str:
     """The head of a system with these dims; `batch` is cut into two shards."""
@@ -85,22 +91,29 @@ class Formula:
 
     dims, inputs   `{"rows": 3}`, `{"x": "f64[rows]"}`: the inputs' types as the language writes them
     result         the expression's type
+    declarations   what else the system declares
     """
 
     def __init__(
-        self, expression: str, result: str, dims: Mapping[str, int], inputs: Mapping[str, str], directory: Path
+        self,
+        expression: str,
+        result: str,
+        dims: Mapping[str, int],
+        inputs: Mapping[str, str],
+        directory: Path,
+        declarations: str = "",
     ) -> None:
         self.expression, self.result, self.inputs, self.directory = expression, result, dict(inputs), directory
-        self.head = frame(dims)
+        self.head = frame(dims) + declarations
 
     def value(self, *arrays: ArrayLike, arithmetic: Arithmetic = "f64") -> Array:
         """The expression's value."""
         text = self.head + "".join(f"state {name}: {type_} = {_zero(type_)}\n" for name, type_ in self.inputs.items())
-        text += f"state made: {self.result} = {_zero(self.result)}\ntransition {{ made' = {self.expression} }}\n"
+        text += f"state found: {self.result} = {_zero(self.result)}\ntransition {{ found' = {self.expression} }}\n"
         system = Small(text, self.directory, arithmetic=arithmetic)
         system.states.update({name: np.asarray(a) for name, a in zip(self.inputs, arrays, strict=True)})
         system.step()
-        return system.states["made"]
+        return system.states["found"]
 
     def gradients(self, weight: ArrayLike, *arrays: ArrayLike, arithmetic: Arithmetic = "f64") -> dict[str, Array]:
         """The gradient of `sum(weight * expression)` with respect to every float input: what `sgd(1)` goes by."""
@@ -282,12 +295,13 @@ def pooled(x: Array, size: int, stride: int, padding: int, how: Callable[..., Ar
 
 
 def conv2d(x: Array, kernel: Array, stride: int, padding: int, dilation: int) -> Array:
-    """x [rows, columns, groups, inside], kernel [down, across, groups, inside, made]: the definition, point by point."""
+    """x [rows, columns, groups, inside], kernel [down, across, groups, inside, made]: the definition, tap by tap."""
     x = np.pad(x, [(padding, padding)] * 2 + [(0, 0)] * 2)
     down, across = kernel.shape[:2]
     tall = (x.shape[0] - dilation * (down - 1) - 1) // stride + 1
     wide = (x.shape[1] - dilation * (across - 1) - 1) // stride + 1
     out = np.zeros((tall, wide, kernel.shape[2], kernel.shape[4]))
-    for i, j, r, c in np.ndindex(tall, wide, down, across):
-        out[i, j] += np.einsum("gi, gim -> gm", x[stride * i + dilation * r, stride * j + dilation * c], kernel[r, c])
+    for r, c in np.ndindex(down, across):
+        seen = x[dilation * r :, dilation * c :][: stride * tall : stride, : stride * wide : stride][:tall, :wide]
+        out += np.einsum("ijgn, gnm -> ijgm", seen, kernel[r, c])
     return out

@@ -253,6 +253,13 @@ def test_run_shows_its_progress(line: Path, tmp_path: Path) -> None:
     assert re.match(r"20 steps in \d+\.\d s, run directory ", lines[-1])
 
 
+def test_names_that_look_like_markup_are_printed_as_they_are(here: Path) -> None:
+    assert done(call("compile", "line.alpha", "-o", "[bold].bundle")).startswith("wrote [bold].bundle  (")
+    out = done(call("run", "[bold].bundle", "--steps", 5, "--out", "[red]"))
+    assert "checkpoint [red]/checkpoints/" in out and "run directory [red]\n" in out
+    assert call("run", "[bold].bundle", "--out", "[red]").err.startswith("error: [red] exists")
+
+
 def test_a_role_is_run_in_this_process(line: Path, tmp_path: Path, processes: Processes) -> None:
     process = processes.alphac("role", line, "--role", 0, "--steps", 20, "--out", "run", cwd=tmp_path)
     answer = ended(process)

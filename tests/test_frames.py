@@ -19,6 +19,7 @@ from alphac.runtime.frames import (
     HEADER,
     HELLO,
     LEAVE,
+    MAGIC,
     MAX_MESSAGE,
     RESULT,
     Expected,
@@ -141,10 +142,11 @@ def test_strangers_and_misfits_are_sent_away_and_the_others_join(listener: socke
     address = listener.getsockname()
     reasons: list[str] = []
     root = Apart(lambda: tcp.gather(listener, claim(0), 3, 20, reasons.append))
-    for content in (b"GET / HTTP/1.1".ljust(64), replace(FRAME, kind=HELLO).encode()):
+    strangers = {b"GET / HTTP/1.1".ljust(64): b"", replace(FRAME, kind=HELLO).encode(): MAGIC}
+    for content, answer in strangers.items():  # one is hung up on, the other, of another bundle, is told why
         with socket.create_connection(address) as stranger:
             stranger.sendall(content)
-            assert stranger.recv(1) == b""  # hung up on
+            assert stranger.recv(4) == answer
     with pytest.raises(JoinFailed, match="role 0 refused: there is no role 9"):
         tcp.join(address, claim(9), 20)
     members = [Apart(lambda k=k: tcp.join(address, claim(k), 20)) for k in (2, 1)]

@@ -197,7 +197,7 @@ def test_ctrl_c_leaves_a_state_to_go_on_from(
     process.send_signal(signal.SIGINT)
     answer = ended(process)
     assert answer.code == 3
-    assert "as asked" in answer.out and "--resume latest" in answer.out
+    assert "as asked" in answer.out and "--resume latest" in answer.out and "failed" not in answer.out
     assert "Traceback" not in answer.out + answer.err
     run = Run(tmp_path / "run")
     stopped = run.record["steps"]
@@ -315,8 +315,8 @@ def test_the_role_command(bundle: Bundle, source: Path, one: Path, tmp_path: Pat
     two = bundle(source, roles=2)
     join = ["--join", free_address(), "--steps", 30]
     commands = [("-m", "alphac.cli", "role", two, "--role", 1, *join), (two, "--role", 0, *join, "--out", "run")]
-    processes = [processes.python(*command, cwd=tmp_path) for command in commands]
-    assert [ended(p).code for p in processes] == [0, 0]
+    started = [processes.python(*command, cwd=tmp_path) for command in commands]
+    assert [ended(p).code for p in started] == [0, 0]
     assert_same_bits(Run(tmp_path / "run"), until(one, tmp_path, 30))
 
 
@@ -341,8 +341,8 @@ def test_two_extracted_roles_join_each_other(
     for number, archive in enumerate(archives):
         assert call("extract", two, "--role", number, "-o", archive).code == 0
     options = ["--join", address, "--steps", 30, "--out", "run"]
-    processes = [processes.python("-E", archive, *options, cwd=tmp_path) for archive in archives]
-    answers = [ended(p) for p in processes]
+    started = [processes.python("-E", archive, *options, cwd=tmp_path) for archive in archives]
+    answers = [ended(p) for p in started]
     assert [(a.code, a.err) for a in answers] == [(0, "")] * 2
     run = Run(tmp_path / "run")
     assert [r["shards_computed"] for r in run.record["roles"]] == [120, 120]

@@ -76,6 +76,8 @@ class System:
             self.statements.append(node)
             order = len(self.statements)
             self.orders_of[node] = order
+            if isinstance(node, tree.Together):
+                self.orders_of.update(dict.fromkeys(node.statements, order))
             for name, declaration in _declared(node):
                 if name in self.declarations:
                     before = self.declarations[name].span

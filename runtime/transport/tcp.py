@@ -100,11 +100,12 @@ def _meet(
             _send(connection, frame, [words])
     except FrameRefused as error:
         refused(f"a stranger: {error}")
-        frame, words = gathering.refusal(JoinFailed(error.message))
-        with contextlib.suppress(OSError):
-            _send(connection, frame, [words])
-            connection.shutdown(socket.SHUT_WR)
-            connection.recv(MAX_MESSAGE)  # unread bytes would reset the connection, and the answer with it
+        if error.scope is not None:  # its header is one of ours: it runs another bundle
+            frame, words = gathering.refusal(JoinFailed(error.message))
+            with contextlib.suppress(OSError):
+                _send(connection, frame, [words])
+                connection.shutdown(socket.SHUT_WR)
+                connection.recv(MAX_MESSAGE)  # unread bytes would reset the connection, and the answer with it
     except (OSError, EOFError) as error:
         refused(f"a stranger: {error}")
     connection.close()
