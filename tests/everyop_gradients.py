@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,7 @@ from alphac.ir.core import Function, Value, walk
 from alphac.ir.ops import DEFINITIONS
 from alphac.ir.passes.expand import Expand
 from alphac.ir.passes.simplify import Simplify
-from alphac.ir.typesys import F32, F64, SHARD, Dim, DType, TensorType
+from alphac.ir.typesys import F64, SHARD, Dim, DType, TensorType
 
 Array = NDArray[Any]
 Types = tuple[TensorType, ...]
@@ -63,9 +63,9 @@ class Gradient:
 def _of(
     name: str, note: str, order: int, types: Types, make: Make, inputs: Sequence[Array], first: bool
 ) -> list[Gradient]:
-    """In f64 to that order, in f32, and in bf16 if it is the first of the op."""
+    """In f64 to that order; in f32 and bf16 too if it is the first of the op."""
     found: list[Gradient] = []
-    for dtype in FLOATS if first else (F32, F64):
+    for dtype in FLOATS if first else (F64,):
         retyped = tuple(t.with_dtype(dtype) if t.dtype == F64 else t for t in types)
         if accepts(retyped, make):
             found.append(Gradient(name, note, dtype, 1, retyped, make, inputs))
@@ -93,18 +93,21 @@ def gradients() -> list[Gradient]:
     found += _of("pow", "", 2, (TensorType(F64, (FEW,)),) * 2, op("pow"), [x, y], True)
     for case in convolutions():
         if case.dtype == F64:
-            found += _of("conv2d", case.note, 2, case.types, case.make, case.given(0), True)
+            found += _of("conv2d", case.note, 2, case.types, _one(case.make), case.given(0), True)
     for case in loops():
         if case.dtype == F64:
-            found += _of("loop", case.note, 2, case.types, _all(case.make), case.given(0), case.note == "up")
+            found += _of("loop", case.note, 2, case.types, _one(case.make), case.given(0), case.note == "up")
     return found
 
 
-def _all(make: Make) -> Make:
-    """Of a loop that carries one value and collects two: their sum."""
+def _one(make: Callable[..., Value | Sequence[Value]]) -> Make:
+    """One value of those that are made: of a loop that carries one and collects two, a sum to which all contribute."""
 
     def one(b: Builder, *x: Value) -> Value:
-        last, counted, before = make(b, *x)
+        made = make(b, *x)
+        if isinstance(made, Value):
+            return made
+        last, counted, before = made
         both = b("add", counted, b("mul", before, before))
         return b("add", both, b.broadcast(last, both.type.dims))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+import pytest
 from native import Loaded, Role, Team, run_steps
 from numpy.typing import NDArray
 
@@ -82,6 +84,13 @@ class Batch:
             order = [d.name for d in buffer.layout]
             found.append(value.transpose([order.index(n) for n in buffer.type.names]))
         return found
+
+
+def collected_cases(session: pytest.Session) -> list[tuple[object, Path]]:
+    """The parameters called `case` of the tests that will run, and the file of each test: what is not collected need
+    not be compiled."""
+    calls = [(getattr(item, "callspec", None), item.path) for item in session.items]
+    return [(call.params["case"], path) for call, path in calls if call is not None and "case" in call.params]
 
 
 def part(role: Role, result: int, value: Array) -> Array:

@@ -15,7 +15,7 @@ import pytest
 from everyop_bits import check_bits, same_bits
 from everyop_cases import CHUNKS, Case
 from everyop_gradients import GRADIENTS, Gradient
-from everyop_native import Batch
+from everyop_native import Batch, collected_cases
 from everyop_real import FLOAT, ZERO_SIGNS, bound, errors, signs_of_zeros, wrapped
 from everyop_table import CASES
 from gradcheck import differences
@@ -39,7 +39,7 @@ Array = NDArray[Any]
 @pytest.fixture(scope="session")
 def native(request: pytest.FixtureRequest) -> Iterator[Batch]:
     """The functions of all cases and gradients that were collected, compiled together for this machine."""
-    collected = {item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")}
+    collected = {case for case, _ in collected_cases(request.session)}
     with Batch({str(c): c.function for c in (*CASES, *GRADIENTS) if c in collected}, host_target()) as batch:
         yield batch
 

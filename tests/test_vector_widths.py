@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from everyop_bits import check_bits
 from everyop_cases import Case
-from everyop_native import Batch
+from everyop_native import Batch, collected_cases
 from everyop_table import CASES
 
 from alphac.backends.compile import assembly
@@ -46,8 +46,7 @@ def needed(name: str) -> None:
 def width(request: pytest.FixtureRequest) -> Iterator[Batch]:
     """The collected cases, compiled together for each target in turn."""
     needed(request.param)
-    here = [i.callspec.params for i in request.session.items if i.path == request.path and hasattr(i, "callspec")]
-    collected = {parameters.get("case") for parameters in here}
+    collected = {case for case, file in collected_cases(request.session) if file == request.path}
     with Batch({str(c): c.function for c in CASES if c in collected}, target(request.param)) as batch:
         yield batch
 
