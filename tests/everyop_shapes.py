@@ -364,7 +364,7 @@ RANDOM = Dim("batch", 1056, 32)
 def random() -> list[Case]:
     wide = (RANDOM, Dim("w", 3))
     cases = [_drawn(name, dtype, wide) for name in ("uniform", "normal") for dtype in FLOATS]
-    return [*cases, *(_permuted(n) for n in (1, 2, 7, 10))]
+    return [*cases, *(_permuted(n) for n in (10, 7, 1))]
 
 
 def _drawn(name: str, dtype: DType, dims: tuple[Dim, ...]) -> Case:

@@ -30,7 +30,7 @@ from alphac.ir.passes.expand import Expand
 from alphac.ir.passes.project import schedule
 from alphac.ir.text import print_module
 from alphac.ir.text_parse import parse_module
-from alphac.ir.typesys import F32, F64, LANGUAGE_DTYPES, DType
+from alphac.ir.typesys import BF16, F32, F64, LANGUAGE_DTYPES, DType
 from alphac.ir.verify import verify
 
 Array = NDArray[Any]
@@ -150,7 +150,10 @@ def test_text(case: Case, native: Batch) -> None:
 
 
 # ---------------------------------------------------------------------- gradients
-@pytest.mark.parametrize("case", GRADIENTS, ids=str)
+SLOW = [pytest.mark.slow]
+
+
+@pytest.mark.parametrize("case", [pytest.param(g, marks=SLOW if g.dtype == BF16 else ()) for g in GRADIENTS], ids=str)
 def test_gradient_bits(case: Gradient, native: Batch) -> None:
     """Of the expanded and simplified function, against the oracle's of the function as it was differentiated."""
     expected = interpret(case.written, case.inputs, exact=True)
