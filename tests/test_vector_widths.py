@@ -46,8 +46,8 @@ def needed(name: str) -> None:
 def width(request: pytest.FixtureRequest) -> Iterator[Batch]:
     """The collected cases, compiled together for each target in turn."""
     needed(request.param)
-    collected = {case for case, file in collected_cases(request.session) if file == request.path}
-    with Batch({str(c): c.function for c in CASES if c in collected}, target(request.param)) as batch:
+    collected = {id(case) for case, file in collected_cases(request.session) if file == request.path}
+    with Batch({str(c): c.function for c in CASES if id(c) in collected}, target(request.param)) as batch:
         yield batch
 
 
