@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,11 @@ def test_values_at_many_points(case: Case, native: Batch) -> None:
     for chunk in range(1, CHUNKS):
         inputs = case.given(chunk)
         check_values(case, inputs, native.whole(str(case), inputs, shards=case.shards))
+
+
+def test_wide_bounds_are_justified_in_the_docs() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "numerics.md").read_text(encoding="utf-8")
+    assert not [n for n, d in DEFINITIONS.items() if d.ulp > 2 and f"Why {n}'s bound is above 2" not in text]
 
 
 @pytest.mark.peers

@@ -14,19 +14,23 @@ from everyop_table import CASES
 from alphac.backends.compile import assembly
 from alphac.backends.emit import lower_programs
 from alphac.backends.registry import target
+from alphac.ir.ops import DEFINITIONS
 from alphac.ir.passes.project import schedule
+from alphac.ir.typesys import F32, U8
 
 WIDTHS = {"x86-64-v4": "zmm", "x86-64-v3": "ymm", "x86-64-v3-128": "xmm"}
 REGISTERS = tuple(WIDTHS.values())  # widest first
 
 
 def _representative() -> list[Case]:
-    """Of every op and dtype one case; of sums and products in f32, whose kernels differ most with the width, all."""
+    """Of every op and dtype one case, but of index ops, which only move, in f32 and u8; of sums and products in f32,
+    whose kernels differ most with the width, all."""
     seen: set[tuple[str, str]] = set()
     found: list[Case] = []
     for case in CASES:
         key = (case.op, case.dtype.name)
-        if key not in seen or key in (("contract", "f32"), ("reduce_sum", "f32")):
+        moves = DEFINITIONS[case.op].shape == "index" and case.dtype not in (F32, U8)
+        if (key not in seen and not moves) or key in (("contract", "f32"), ("reduce_sum", "f32")):
             found.append(case)
         seen.add(key)
     return found
