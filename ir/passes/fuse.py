@@ -18,8 +18,9 @@ Bits never depend on any of this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from alphac.ir.core import Block, Function, Op, Value
 from alphac.ir.ops.define import definition
@@ -54,6 +55,7 @@ class Nest:
 
 
 Node = Cluster | Nest
+N = TypeVar("N")
 
 
 @dataclass
@@ -62,6 +64,19 @@ class Use:
 
     aligned: bool
     evaluations: float
+
+
+def reaches(after: Mapping[N, set[N]], start: N, goal: N) -> bool:
+    """Whether `goal` is `start` or follows it, directly or through others."""
+    seen, stack = {start}, [start]
+    while stack:
+        node = stack.pop()
+        if node is goal:
+            return True
+        fresh = after.get(node, set()) - seen
+        seen |= fresh
+        stack.extend(fresh)
+    return False
 
 
 @dataclass(eq=False)
@@ -83,15 +98,7 @@ class Level:
 
     def reaches(self, start: Node, goal: Node) -> bool:
         """Whether `goal` must come after `start` (or is it)."""
-        seen, stack = {start}, [start]
-        while stack:
-            node = stack.pop()
-            if node is goal:
-                return True
-            fresh = self.after.get(node, set()) - seen
-            seen |= fresh
-            stack.extend(fresh)
-        return False
+        return reaches(self.after, start, goal)
 
 
 @dataclass(eq=False)

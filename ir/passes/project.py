@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from alphac.ir.core import Function, Op, Port, Value
 from alphac.ir.ops.define import definition
-from alphac.ir.passes.fuse import Cluster, Fused, Level, Nest, fuse
+from alphac.ir.passes.fuse import Cluster, Fused, Level, Nest, fuse, reaches
 from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, View
 from alphac.ir.typesys import Dim, TensorType
 
@@ -73,15 +73,8 @@ class _Graph:
         self.after[node] = set()
 
     def reaches(self, start: Node, goal: Node) -> bool:
-        seen, stack = {start}, [start]
-        while stack:
-            node = stack.pop()
-            if node is goal:
-                return True
-            fresh = self.after[node] - seen
-            seen |= fresh
-            stack.extend(fresh)
-        return False
+        """Whether `goal` must come after `start` (or is it)."""
+        return reaches(self.after, start, goal)
 
     def order(self, firsts: Iterable[Node], last: Node) -> None:
         """All of `firsts` run before `last`."""
