@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from alphac.backends.indexing import Affine, number, symbol, unflatten
+from alphac.backends.loops import NAME
 from alphac.backends.printer import Handle, Printer, Source
-from alphac.backends.simd import vector_loops
 from alphac.backends.target import Target
 from alphac.backends.vector import SCALARS
 from alphac.ir.core import Value
@@ -76,8 +76,7 @@ class Frame:
         self.results: dict[Value, Callable[[Index], Handle]] = {}
         self.loads: list[tuple[Value, Affine]] = []
         self.names: dict[int, str] = {}
-        self.reserved = RESERVED | set(vector_loops(target.lanes, target.registers))
-        taken = set(self.reserved)
+        taken = set(RESERVED)
         for buffer in self.buffers:
             self.names[id(buffer)] = _identifier(buffer.name, taken)
         self.loops = {value: f"i{n}" for n, value in enumerate(kernel.loops)}
@@ -87,7 +86,7 @@ class Frame:
 
     def array(self, name: str, dtype: DType, elements: int) -> Array:
         """Scratch memory of so many elements, in registers' type."""
-        taken = {a.name for a in self.arrays} | set(self.names.values()) | self.reserved
+        taken = {a.name for a in self.arrays} | set(self.names.values()) | RESERVED
         made = Array(_identifier(name, taken), F32 if dtype == BF16 else dtype, elements)
         self.arrays.append(made)
         return made
@@ -364,7 +363,7 @@ def _identifier(name: str, taken: set[str]) -> str:
     """A readable Python name, added to `taken`, that no variable of the source has: those are one letter and a
     number."""
     base = re.sub(r"\W+", "_", name).strip("_") or "buffer"
-    if base[0].isdigit() or keyword.iskeyword(base) or re.fullmatch(r"[a-z]\d+", base):
+    if base[0].isdigit() or keyword.iskeyword(base) or re.fullmatch(r"[a-z]\d+", base) or NAME.fullmatch(base):
         base = f"{base}_"
     while base in taken:
         base += "_"

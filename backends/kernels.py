@@ -19,8 +19,8 @@ import numpy as np
 
 from alphac.backends import contraction, reduction, special
 from alphac.backends.evaluation import PARAMETERS, Frame, physical
+from alphac.backends.loops import vector_loops
 from alphac.backends.printer import register, stored
-from alphac.backends.simd import vector_loops
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.vector import SCALARS
 from alphac.ir.core import Op
@@ -101,7 +101,7 @@ def _finish(frame: Frame) -> KernelSource:
         parameters=tuple(b.type.dtype for b in frame.buffers),
         loops=len(frame.loops),
         scratch=offset,
-        namespace={**SCALARS, **TYPES, **vector_loops(frame.target.lanes, frame.target.registers)},
+        namespace={**SCALARS, **TYPES, **vector_loops(body, frame.target.lanes)},
     )
 
 
@@ -110,8 +110,7 @@ def _digest(frame: Frame, parameters: list[str], text: str) -> str:
     plain = re.sub(r"  # .*", "", text)
     for i, buffer in enumerate(frame.buffers):
         plain = re.sub(rf"\b{frame.names[id(buffer)]}\b", f"b{i}", plain)
-    width = (frame.target.lanes, frame.target.registers)
-    return hashlib.sha256(f"{width} {parameters}\n{plain}".encode()).hexdigest()[:20]
+    return hashlib.sha256(f"{frame.target.lanes} {parameters}\n{plain}".encode()).hexdigest()[:20]
 
 
 def _description(kernel: Kernel) -> str:
