@@ -13,11 +13,11 @@ A thread takes row tiles, many at a time:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
-from alphac.backends.evaluation import Array, Axes, Frame, Index, named, owned, physical, size
+from alphac.backends.evaluation import Axes, Frame, Index, named, owned, physical, size
 from alphac.backends.indexing import Affine, Symbol, number, symbol
 from alphac.backends.reduction import Nodes
 from alphac.backends.simd_windows import RowTile, multiply_windows
@@ -169,7 +169,7 @@ class WindowProduct:
         self.row = self.panels * self.width  # elements from a row of `tile` to the next
         self.in_place = right is not None and self._side_by_side(right)
         most = TABLE if self.in_place else min(TABLE, PACKED // self.row)
-        self.chunk = self.terms if self.terms <= most else max(1, most // LEAF) * LEAF
+        self.chunk = self.terms if self.terms <= most else min(self.terms, max(1, most // LEAF) * LEAF)
         # Shards may lie unaligned in their tree: at most twice as deep a stack.
         sums = self.leaves * self.shards**2 if self.combine is not None else self.leaves
         self.slots = sums.bit_length() + (sums > 1)

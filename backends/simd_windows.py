@@ -51,8 +51,8 @@ class RowTile:
 
 @cache
 def multiply_windows(shape: RowTile, lanes: int) -> Any:
-    """multiply(terms, a, a_table, b, b_table, c, c_stride, slot, merges) for one register tile: per element one chain of
-    fma over `terms` terms, from +0, term k's elements being a_table[k] behind a and the row's offset, and b_table[k]
+    """multiply(terms, a, a_table, b, b_table, c, c_stride, slot, merges) for one register tile: per element one chain
+    of fma over `terms` terms, from +0, term k's elements being a_table[k] behind a and the row's offset, and b_table[k]
     behind b and the column; then `merges` times the sum of the earlier partial, `slot` elements below, with it; stored
     as many slots below c. a, b, c and the tables are addresses in bytes; `lanes`: f32 elements in a vector."""
 
