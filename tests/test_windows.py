@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,13 +72,17 @@ class Convolution:
             draft.argument("column", n, TensorType(self.dtype, dims))
             for n, dims in (("x", self.dims(self.image)), ("k", self.dims(self.kernel)), ("dy", to))
         )
-        geometry = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
-        axes = {"rows": "y", "columns": "x", "kernel_rows": "m", "kernel_columns": "n"}
+        attributes: dict[str, Any] = {
+            "rows": "y", "columns": "x", "kernel_rows": "m", "kernel_columns": "n", "dims": to,
+            "to_rows": made["y"], "to_columns": made["x"],
+            "stride": self.stride, "padding": self.padding, "dilation": self.dilation,
+        }  # fmt: skip
         image = b("neg", x)  # computed, so that others read the inside of the copy
-        y = b("conv2d", image, kernel, **axes, to_rows=made["y"], to_columns=made["x"], dims=to, **geometry)
+        y = b("conv2d", image, kernel, **attributes)
         gradient = DEFINITIONS["conv2d"].gradient
         assert callable(gradient)
         dx, dk = gradient(b, y.op, b("abs", dy))
+        assert dx is not None and dk is not None
         draft.result("output", "y", b("neg", b("add", y, dy)))
         draft.result("output", "dx", b("add", dx, b("mul", image, x)))
         draft.result("output", "dk", b.combine(dk))
