@@ -202,6 +202,16 @@ def combine(builder: Any, kind: str, x: Any, y: Any, dtype: Any) -> Any:
     return builder.add(x, y) if kind == "add" else builder.mul(x, y)
 
 
+def identity_of(kind: str, dtype: Any) -> Any:
+    """What `combine` joins with any x to x."""
+    if kind == "add":
+        return 0
+    if isinstance(dtype, types.Float):
+        return float("inf") if kind == "minimum" else float("-inf")
+    low = -(1 << (dtype.bitwidth - 1)) if dtype.signed else 0
+    return low + (1 << dtype.bitwidth) - 1 if kind == "minimum" else low
+
+
 def _extreme(kind: str) -> Callable[..., Any]:
     @intrinsic
     def extreme(typing: Any, x: Any, y: Any) -> Any:
