@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from alphac.backends.cache import Cache
-from alphac.backends.compile import INTEGERS, compile_object
+from alphac.backends.compile import compile_object
 from alphac.backends.segment import Segment, declaration, support
 from alphac.backends.target import KernelSource, Target
+from alphac.backends.translate import INTEGERS
 from alphac.ir.core import Op, Port, Value
 from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles
 from alphac.ir.schedule_text import inlined_ops
