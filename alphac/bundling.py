@@ -115,13 +115,14 @@ def _classes(draft: Draft) -> tuple[list[format.ClassRecord], list[format.RoleRe
 
 def _class(draft: Draft, shards: int, target: Target) -> format.ClassRecord:
     states, base = place_states(draft.programs.values(), shards)
-    plans = {name: plan_memory(program, shards, states, base) for name, program in draft.programs.items()}
+    kernels = draft.code[target.name].scratch
+    plans = {name: plan_memory(program, shards, states, base, kernels) for name, program in draft.programs.items()}
     return format.ClassRecord(
         shards=shards,
         target=target.name,
         object=f"objects/{target.name}.o",
         arena=max([base, *(plan.arena for plan in plans.values())]),
-        scratch=draft.code[target.name].scratch,
+        scratch=max([kernels, *(plan.scratch for plan in plans.values())]),
         plans={name: format.ProgramPlan(plan.offsets) for name, plan in plans.items()},
         features=target.needs,
     )
