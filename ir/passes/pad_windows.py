@@ -8,8 +8,8 @@ before    %u = unwindow(broadcast(%dy, kernel))    %dx = contract(%u, %kernel)
 after     %p = pad(%dy)  %w = window(%p)  %u = slice(%w) {step = −1}  %dx = contract(%u, %kernel)
 
 `unwindow` of what does not depend on its axis `kernel` is a window again, seen in the other direction; where the first
-one took steps, elements stand that far apart, with zeros between. Later readers of what is padded read the inside of the
-copy, so that nothing is stored twice.
+one took steps, elements stand that far apart, with zeros between. Later readers of what is padded read the inside of
+the copy, so that nothing is stored twice.
 """
 
 from __future__ import annotations
