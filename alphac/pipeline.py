@@ -24,13 +24,14 @@ from alphac.ir.passes.expand import Expand
 from alphac.ir.passes.place import PlacementError, Share, place
 from alphac.ir.passes.project import schedule
 from alphac.ir.passes.simplify import Simplify
+from alphac.ir.passes.tile import Tile
 from alphac.ir.protocol import protocol
 from alphac.ir.schedule import Program
 from alphac.ir.schedule_text import print_program
 from alphac.ir.text import print_module
 from alphac.ir.verify import verify
 
-STAGES = ("tree", "ir", "adjoint", "simplified", "schedule", "kernels", "protocol")
+STAGES = ("tree", "ir", "adjoint", "simplified", "tiled", "schedule", "kernels", "protocol")
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,13 @@ def simplify(module: Module) -> Module:
     for run_pass in (Expand(), Simplify()):
         module = run_pass.run(module)
         verify(module, differentiated=True)
+    return module
+
+
+def tile(module: Module) -> Module:
+    """Groups of ops that run index by index of outer axes put together."""
+    module = Tile().run(module)
+    verify(module, differentiated=True)
     return module
 
 
@@ -135,7 +143,7 @@ def compile_file(
     if directory.exists():
         raise fail("E401", f"{directory} exists already", None, "remove it, or give another directory with -o")
     adjoint = differentiate(elaborated)
-    module = simplify(adjoint)
+    module = tile(simplify(adjoint))
     admitted(module, plan)
     shares = shares_of(module, plan)
     programs = schedules(module)
@@ -164,6 +172,9 @@ def emit(path: Path, stage: str, *, plan: Plan, overrides: Mapping[str, str]) ->
         return print_module(module)
     module = simplify(module)
     if stage == "simplified":
+        return print_module(module)
+    module = tile(module)
+    if stage == "tiled":
         return print_module(module)
     programs = schedules(module)
     if stage == "schedule":
