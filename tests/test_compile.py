@@ -13,8 +13,8 @@ from alphac.backends.cache import Cache
 from alphac.backends.compile import assembly, compile_object, undefined_symbols
 from alphac.backends.emit import lower_programs
 from alphac.backends.registry import host_target, target, targets
-from alphac.backends.segment import support
 from alphac.backends.target import KernelSource, Target
+from alphac.backends.team import support
 from alphac.ir.core import Port, Value
 from alphac.ir.errors import InternalError
 from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, View
