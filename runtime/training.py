@@ -158,13 +158,13 @@ class Training:
             count, guard = self.burst.run(step, min(self._pace.steps, self._until(step) - step))
             self._pace.took(count, time.monotonic() - began)
             segment = self.program.stopped_by(guard) if guard else None
-            self._tell(step, self.burst.values(count))
+            values = self.burst.values(count)
         else:
             self.burst.load(step)
             segment = machine.executor.run("step", exchange)
             count = int(segment is None)
             values = [[scalar(self.program, port.buffer)] for port in self.burst.scalars]
-            self._tell(step, values if count else [[] for _ in values])
+        self._tell(step, count, values)
         counters = machine.counters
         counters.steps += count
         counters.shards += count * machine.executor.shards
@@ -182,13 +182,12 @@ class Training:
         periods = (evaluated, record.checkpoint_steps, record.checkpoint_epochs * per_epoch)
         return min([self.total, *(step - step % period + period for period in periods if period)])
 
-    def _tell(self, step: int, values: Sequence[Sequence[float]]) -> None:
-        """Tell of the steps from `step` on: of each scalar its values."""
-        ports = self.burst.scalars
-        for k, row in enumerate(zip(*values, strict=True)):
-            named = list(zip(ports, row, strict=True))
-            losses = {port.name or "loss": value for port, value in named if port.kind == "loss"}
-            metrics = {port.name: value for port, value in named if port.kind == "metric"}
+    def _tell(self, step: int, count: int, values: Sequence[Sequence[float]]) -> None:
+        """Tell of `count` steps from `step` on: of each scalar its values."""
+        named = list(zip(self.burst.scalars, values, strict=True))
+        for k in range(count):
+            losses = {port.name or "loss": of[k] for port, of in named if port.kind == "loss"}
+            metrics = {port.name: of[k] for port, of in named if port.kind == "metric"}
             self.watcher.stepped(step + k + 1, (step + k) // self.per_epoch, losses, metrics)
 
     def _blame(self, step: int, stopped: Segment) -> NonFiniteLoss:
