@@ -7,9 +7,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from alphac.backends.emit import Code
 from alphac.backends.target import Target
 from alphac.ir.core import Data, Module
 from alphac.ir.passes.place import Share
@@ -20,6 +19,9 @@ from alphac.ir.schedule_text import print_program
 from alphac.ir.text import print_module
 from alphac.runtime import bundle as format
 from alphac.runtime.bundle import Bundle, file_digest, record_from, write_bundle
+
+if TYPE_CHECKING:
+    from alphac.backends.emit import Code
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class Draft:
     targets: tuple[str, ...]
     protocol: Protocol
     code: Mapping[str, Code]
+
+    @property
+    def system(self) -> str:
+        """The system's name."""
+        return self.module.system
 
 
 def shard_count(module: Module) -> int:
