@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from alphac.backends.chains import Chains
+from alphac.backends.convolution import windows_in_memory
 from alphac.backends.evaluation import Frame, Index, named, physical, size
 from alphac.backends.indexing import Affine, number, symbol
 from alphac.backends.packing import Packing, Part, Side
@@ -35,7 +36,10 @@ MANY = 1 << 31
 def emit_contract(frame: Frame, op: Op, combine: Op | None) -> None:
     """The kernel of a contraction, alone or under a combine."""
     chains = Chains(frame, op, combine is not None)
-    if not chains.suit:
+    windows = windows_in_memory(frame, op, combine)
+    if windows is not None:
+        windows.emit()
+    elif not chains.suit:
         _Contraction(frame, op, combine).emit()
     elif combine is None:
         store_partials(frame, op, Columns(chains))
@@ -434,7 +438,7 @@ class _Calls:
                 conditions = [x for x in (row_condition, column_condition) if x]
                 indent = ""
                 if conditions:
-                    source.line(f"if {' and '.join(conditions)}:")
+                    source.line(f"if {' & '.join(conditions)}:")
                     indent = "    "
                 source.line(f"{indent}multiply_{height}x{vectors}{'m' if masked else ''}{call}")
 
@@ -447,7 +451,7 @@ def _forms(side: Side, most: int, count: str) -> list[tuple[str, int]]:
         return [("", most)]
     if total < most:
         return [("", total)]
-    return [(f"{count} == {most}", most), (f"{count} < {most}", total % most)]
+    return [(f"({count} == {most})", most), (f"({count} < {most})", total % most)]
 
 
 def _multiple(count: Affine) -> int:

@@ -76,6 +76,7 @@ class Frame:
         self.results: dict[Value, Callable[[Index], Handle]] = {}
         self.loads: list[tuple[Value, Affine]] = []
         self.names: dict[int, str] = {}
+        self.intrinsics: dict[str, object] = {}  # made for this kernel, by the names its source uses
         taken = set(RESERVED)
         for buffer in self.buffers:
             self.names[id(buffer)] = _identifier(buffer.name, taken)

@@ -9,8 +9,9 @@ from typing import Any
 
 from alphac.backends.microkernel import multiply
 from alphac.backends.simd import copy, lanes, transpose
+from alphac.backends.simd_columns import columns
 
-NAME = re.compile(r"\b(?:lanes_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|multiply_\d+x\d+m?)\b")
+NAME = re.compile(r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|multiply_\d+x\d+m?)\b")
 
 
 def vector_loops(source: str, lanes_: int) -> dict[str, Any]:
@@ -24,6 +25,8 @@ def vector_loop(name: str, width: int) -> Callable[..., Any]:
     kind, _, shape = name.partition("_")
     if kind == "lanes":
         return lanes(shape, width)
+    if kind == "columns":
+        return columns(shape, width)
     if kind == "multiply":
         height, vectors = shape.removesuffix("m").split("x")
         return multiply(int(height), int(vectors), shape.endswith("m"), width)

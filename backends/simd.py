@@ -15,9 +15,19 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from alphac.backends.vector import I32, I64, POINTER, bytes_of, call, combine, element_pointer, llvm_type, suffix_of
-
-LANES = 16  # of a reduction, whatever the vector registers' width
+from alphac.backends.simd_columns import LANES
+from alphac.backends.vector import (
+    I32,
+    I64,
+    POINTER,
+    bytes_of,
+    call,
+    combine,
+    element_pointer,
+    identity_of,
+    llvm_type,
+    suffix_of,
+)
 
 
 def vector_of(type_: ir.Type, count: int) -> ir.Type:
@@ -45,15 +55,6 @@ def load(builder: Any, pointer: Any, index: Any, type_: ir.Type, count: int = 1)
 def store(builder: Any, value: Any, pointer: Any, index: Any, type_: ir.Type) -> None:
     place = element_pointer(builder, pointer, index, type_)
     builder.store(value, builder.bitcast(place, value.type.as_pointer())).align = bytes_of(type_)
-
-
-def _identity(kind: str, dtype: Any) -> Any:
-    if kind == "add":
-        return 0
-    if isinstance(dtype, types.Float):
-        return float("inf") if kind == "minimum" else float("-inf")
-    low = -(1 << (dtype.bitwidth - 1)) if dtype.signed else 0
-    return low + (1 << dtype.bitwidth) - 1 if kind == "minimum" else low
 
 
 def module_function(builder: Any, name: str, result: ir.Type, parameters: list[ir.Type]) -> tuple[Any, Any]:
@@ -93,7 +94,7 @@ def _lanes_body(b: Any, function: Any, kind: str, dtype: Any, count: int) -> Non
     pointer, n = function.args
     element, vectors = llvm_type(dtype), LANES // count
     vector = vector_of(element, count)
-    identity = ir.Constant(vector, [ir.Constant(element, _identity(kind, dtype))] * count)
+    identity = ir.Constant(vector, [ir.Constant(element, identity_of(kind, dtype))] * count)
     entry, loop, tail, last, done = b.block, *(b.append_basic_block(x) for x in ("rows", "tail", "last", "done"))
     whole = b.and_(n, I64(-LANES))
     b.cbranch(b.icmp_unsigned(">", whole, I64(0)), loop, tail)

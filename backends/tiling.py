@@ -8,6 +8,7 @@ from math import gcd
 from alphac.backends.target import Target
 
 LEAF = 256
+VECTORS = (4, 2, 1)
 LINE = 64  # bytes of a cache line
 L1_SETS, L2_SETS, WAYS = 64, 2048, 8
 WHOLE = 4096  # terms; an operand with more is packed by chunks
