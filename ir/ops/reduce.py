@@ -51,8 +51,8 @@ def reduced_axes(op: Op) -> list[Dim]:
 
 
 def is_short(op: Op) -> bool:
-    """Whether an op is a reduction of so few elements that it is arithmetic with several operands: no lane gets two, and
-    vectors may lie along an axis that is kept, or they are hardly any."""
+    """Whether an op is a reduction of so few elements that it is arithmetic with several operands: no lane gets two,
+    and vectors may lie along an axis that is kept; or they are hardly any."""
     if op.name not in ("reduce_sum", "reduce_max", "reduce_min"):
         return False
     axes, dims = reduced_axes(op), op.operands[0].type.dims

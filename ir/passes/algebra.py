@@ -297,14 +297,19 @@ def windows_side_by_side(b: Builder, op: Op) -> Value | None:
     if stride != kernel.size or dilation != 1 or low < 0 or any(d.shards or d.name == SHARD for d in x.type.dims[1:]):
         return None
     dims = x.type.without(kernel.name).dims
-    x = b.broadcast(x, replaced(dims, to.name, to, kernel))
-    merged = Dim(f"{dim.name}.merged", stride * to.size)
-    value = b("reshape", x, dims=replaced(dims, to.name, merged))
-    high = low + dim.size - merged.size
-    if high > 0:
-        longer = Dim(f"{dim.name}.longer", merged.size + high)
-        value = b("pad", value, dim=merged.name, low=0, high=high, to=longer, value=0)
-    value = b("slice", value, dim=value.type.dims[dims.index(to)].name, start=low, step=1, to=dim)
+    value = b.broadcast(x, replaced(dims, to.name, to, kernel))
+    merged = stride * to.size
+    if low == 0 and merged == dim.size:
+        value = b("reshape", value, dims=replaced(dims, to.name, dim))
+    else:
+        axis = Dim(f"{dim.name}.merged", merged)
+        value = b("reshape", value, dims=replaced(dims, to.name, axis))
+        high = low + dim.size - merged
+        if high > 0:
+            longer = Dim(f"{dim.name}.longer", merged + high)
+            value = b("pad", value, dim=axis.name, low=0, high=high, to=longer, value=0)
+            axis = longer
+        value = b("slice", value, dim=axis.name, start=low, step=1, to=dim)
     return b("add", value, b.like(0, value)) if value.type.dtype.is_float else value
 
 

@@ -396,7 +396,9 @@ class _Fusion:
             if definition(op).shape == "elementwise":
                 self._read(operand, node, use)
                 continue
-            ways = {(op, way): self._evaluations(op, operand, count) for way, count in use.ways.items()}
+            ways: dict[Hashable, float] = {
+                (op, way): self._evaluations(op, operand, count) for way, count in use.ways.items()
+            }
             if len(ways) > MAX_WAYS:
                 ways = {op: sum(ways.values())}
             self._read(operand, node, Use(False, ways))
