@@ -27,7 +27,6 @@ from alphac.backends.target import KernelSource, Target
 from alphac.ir.errors import InternalError
 
 FEW_JOBS = 4  # kernels for which processes are not worth their start
-INTEGERS = 6  # arguments of a kernel behind its loop indices
 
 
 def compile_object(
@@ -135,7 +134,10 @@ def _optimized(source: KernelSource, target: Target) -> bytes:
         inner, text, libraries = _numba(source)
     except Exception as error:  # whatever Numba raises, it is our source that it did not take
         raise InternalError(f"kernel `{source.name}` does not compile: {error}", source.source) from error
-    module = llvm.parse_assembly(_stripped(text) + _wrapper(source, inner))
+    entry = target.entry or plain_entry
+    module = llvm.parse_assembly(_stripped(text) + entry(source, inner))
+    if target.library is not None:
+        module.link_in(llvm.parse_assembly(target.library(source)))
     for library in libraries:
         module.link_in(llvm.parse_assembly(_stripped(library)))
     _keep_only(module, {source.name})
@@ -177,7 +179,7 @@ def _numba(source: KernelSource) -> tuple[str, str, list[str]]:
     pointers = [
         types.CPointer(getattr(types, p.storage.name if p.kind != "bool" else "uint8")) for p in source.parameters
     ]
-    signature = (*pointers, *[types.int64] * (source.loops + INTEGERS))
+    signature = (*pointers, *[types.int64] * (source.loops + source.integers))
     flags.no_compile = True
     flags.nrt = False
     flags.error_model = "numpy"
@@ -201,17 +203,24 @@ def _numba(source: KernelSource) -> tuple[str, str, list[str]]:
     return made.fndesc.llvm_func_name, made.library.get_llvm_str(), libraries
 
 
-def _wrapper(source: KernelSource, inner: str) -> str:
+def plain_entry(source: KernelSource, inner: str) -> str:
     """The exported function: Numba's own has a place for its result and for an exception, which a kernel does not use.
     No two buffers of a kernel overlap, which `noalias` tells LLVM."""
-    pointers = [f"%p{i}" for i in range(len(source.parameters))]
-    integers = [f"%i{i}" for i in range(source.loops + INTEGERS)]
+    pointers, integers = arguments(source)
     taken = ", ".join([*(f"ptr noalias {p}" for p in pointers), *(f"i64 {i}" for i in integers)])
+    return f"\ndefine void @{source.name}({taken}) {{\n{call_of(inner, pointers, integers)}  ret void\n}}\n"
+
+
+def arguments(source: KernelSource) -> tuple[list[str], list[str]]:
+    """Names for a kernel's pointers and integers."""
+    pointers = [f"%p{i}" for i in range(len(source.parameters))]
+    return pointers, [f"%i{i}" for i in range(source.loops + source.integers)]
+
+
+def call_of(inner: str, pointers: Sequence[str], integers: Sequence[str]) -> str:
+    """The call of Numba's function."""
     passed = ", ".join(["ptr %result", "ptr %error", *(f"ptr {p}" for p in pointers), *(f"i64 {i}" for i in integers)])
-    return (
-        f"\ndefine void @{source.name}({taken}) {{\n  %result = alloca ptr\n  %error = alloca ptr\n"
-        f"  %status = call i32 @{inner}({passed})\n  ret void\n}}\n"
-    )
+    return f"  %result = alloca ptr\n  %error = alloca ptr\n  %status = call i32 @{inner}({passed})\n"
 
 
 def _stripped(text: str) -> str:
@@ -269,7 +278,8 @@ def _linked(codes: Sequence[bytes], segments: str, target: Target, machine: llvm
 
 def _link(codes: Sequence[bytes], segments: str, target: Target) -> bytes:
     machine = _machine(target)
-    return machine.emit_object(_linked(codes, segments, target, machine))
+    module = _linked(codes, segments, target, machine)
+    return machine.emit_assembly(module).encode() if target.text else machine.emit_object(module)
 
 
 def undefined_symbols(data: bytes) -> set[str]:

@@ -69,7 +69,7 @@ def emit_combine(frame: Frame, op: Op, inner: Op | None) -> None:
     from alphac.backends.special import Scatter
 
     if inner is None:
-        combine_partials(frame, op, _Read(frame, op))
+        combine_partials(frame, op, Read(frame, op))
     elif definition(inner).shape == "reduce":
         combine_partials(frame, op, reduction(frame, inner, combined=True))
     else:
@@ -144,14 +144,14 @@ def joined(frame: Frame, op: Op, x: Handle, y: Handle) -> Handle:
     return frame.k.cast(result, BF16) if narrow else result
 
 
-class _Read:
+class Read:
     """Partials that lie in memory."""
 
     def __init__(self, frame: Frame, op: Op) -> None:
         self.frame, self.value = frame, op.operands[0]
         self.axes = physical(op.result.type)
         total = size(self.axes)
-        self.tile = min(total, 1024)
+        self.tile = min(total, 1024, frame.widest)
         self.tasks = [Dim("tile", -(-total // self.tile))]
         self.weight = self.tile * self.value.type.dim(SHARD).size
 
@@ -172,7 +172,7 @@ class _Read:
 # ---------------------------------------------------------------------- reductions
 def reduction(frame: Frame, op: Op, combined: bool) -> Partials:
     """The results of a reduction, by the form that suits how its operand lies in memory."""
-    terms = _Elements(frame, op, combined)
+    terms = Elements(frame, op, combined)
     return Columns(terms) if terms.inner else _Rows(terms)
 
 
@@ -243,7 +243,7 @@ class Terms(ABC):
         return leaf_size(self.frame, self.count, self.leaf, first)
 
 
-class _Elements(Terms):
+class Elements(Terms):
     """The terms of a reduction."""
 
     leaf = LEAF
@@ -315,7 +315,7 @@ class _Kind:
 class _Rows:
     """The innermost axis is reduced: results one by one."""
 
-    common: _Elements
+    common: Elements
 
     def __post_init__(self) -> None:
         self.frame = self.common.frame
