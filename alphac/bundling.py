@@ -117,6 +117,7 @@ def _class(draft: Draft, shards: int, target: Target) -> format.ClassRecord:
         scratch=draft.code[target.name].scratch,
         plans={name: format.ProgramPlan(plan.offsets) for name, plan in plans.items()},
         features=target.needs,
+        device=target.device,
     )
 
 

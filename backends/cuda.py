@@ -47,24 +47,18 @@ define ptr @gpu_shared(i64 %at) {{
 """
 
 
-def _library(source: KernelSource) -> str:
-    """What the source's own functions are on this target."""
-    return _LIBRARY.format(shared=max(source.shared, 16))
-
-
-def _entry(source: KernelSource, inner: str) -> str:
+def _entry(source: KernelSource) -> str:
     """A kernel that the driver launches: buffers are in global memory, and none overlaps another."""
-    from alphac.backends.compile import arguments, call_of
-
-    pointers, integers = arguments(source)
-    plain = [f"%g{i}" for i in range(len(pointers))]
-    casts = "".join(
-        f"  {g} = addrspacecast ptr addrspace(1) {p} to ptr\n" for g, p in zip(plain, pointers, strict=True)
-    )
-    taken = [*(f"ptr addrspace(1) noalias align 16 {p}" for p in pointers), *(f"i64 {i}" for i in integers)]
+    pointers = [f"%p{i}" for i in range(len(source.parameters))]
+    integers = [f"i64 %i{i}" for i in range(source.loops + source.integers)]
+    casts = "".join(f"  %g{p[1:]} = addrspacecast ptr addrspace(1) {p} to ptr\n" for p in pointers)
+    taken = ", ".join([*(f"ptr addrspace(1) noalias align 16 {p}" for p in pointers), *integers])
+    passed = ", ".join([*(f"ptr %g{p[1:]}" for p in pointers), *integers])
+    types = ", ".join(["ptr"] * len(pointers) + ["i64"] * len(integers))
     return (
-        f'\ndefine ptx_kernel void @{source.name}({", ".join(taken)}) "nvvm.maxntid"="{THREADS}" {{\n'
-        f"{casts}{call_of(inner, plain, integers)}  ret void\n}}\n"
+        f"{_LIBRARY.format(shared=max(source.shared, 16))}\ndeclare void @{source.name}_thread({types})\n"
+        f'define ptx_kernel void @{source.name}({taken}) "nvvm.maxntid"="{THREADS}" {{\n'
+        f"{casts}  call void @{source.name}_thread({passed})\n  ret void\n}}\n"
     )
 
 
@@ -91,7 +85,6 @@ def _target(architecture: int, version: int) -> Target:
         device="cuda",
         text=True,
         entry=_entry,
-        library=_library,
     )
 
 

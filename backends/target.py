@@ -58,7 +58,7 @@ class KernelSource:
 
 
 Lowering = Callable[["Kernel", "Target"], KernelSource]
-Entry = Callable[[KernelSource, str], str]
+Entry = Callable[[KernelSource], str]
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class Target:
                   has them; empty if it may use all
     device        the module of the runtime's devices that loads the code
     text          whether that loads assembly rather than an object
-    entry         LLVM IR of a kernel's exported function, which calls the named one; None: as `compile.plain_entry`
-    library       LLVM IR of what a kernel's source calls beside the target's own functions
+    entry         LLVM IR of what a kernel's source calls beside LLVM's own functions, and of its exported function,
+                  which calls `NAME_thread`, the function that the source became; None: that is exported itself
     """
 
     name: str
@@ -102,7 +102,6 @@ class Target:
     device: str = "cpu"
     text: bool = False
     entry: Entry | None = field(default=None, compare=False, repr=False)
-    library: Callable[[KernelSource], str] | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_gpu(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from alphac.runtime.arena import BARRIER_BYTES, TABLE, Arena, Array
 from alphac.runtime.bundle import Bundle
-from alphac.runtime.devices import Library
+from alphac.runtime.devices import HOST, Library, OpenDevice, Remote, device
 from alphac.runtime.records import ClassRecord, PortRecord, ProgramRecord, StepRecord
 from alphac.runtime.team import Team, libc_function
 
@@ -23,6 +23,7 @@ class Exchanged:
     dtypes: tuple[str, ...]
     kinds: tuple[str, ...]
     nodes: tuple[Array, ...]
+    buffers: tuple[int, ...] = ()  # of the program
 
 
 Exchange = Callable[[Exchanged], None]
@@ -59,7 +60,7 @@ class Program:
             return Loop(indices, LOOPS + step.index, tuple(self._prepare(s, library) for s in step.steps))
         self.scopes += 1
         dtypes = tuple(self.record.buffers[b].dtype for b in step.buffers)
-        return Exchanged(self.scopes - 1, dtypes, step.kinds, tuple(self.views[b] for b in step.buffers))
+        return Exchanged(self.scopes - 1, dtypes, step.kinds, tuple(self.views[b] for b in step.buffers), step.buffers)
 
     def arguments(self, kind: str) -> list[tuple[PortRecord, Array]]:
         """The arguments of a kind, with their buffers."""
@@ -98,8 +99,8 @@ Step = Segment | Exchanged | Loop
 class Executor:
     """A role's memory, code and threads.
 
-    `load` links an object (see `devices/cpu.py`). Raises OutOfMemory, KernelFailed, BundleRefused. Call `close` at the
-    end.
+    `load` links an object (see `devices/cpu.py`), `open_device` opens a device with memory of its own (see
+    `devices/gpu.py`), which then is `remote`. Raises OutOfMemory, KernelFailed, BundleRefused. Call `close` at the end.
     """
 
     def __init__(
@@ -109,16 +110,23 @@ class Executor:
         first: int,
         threads: int,
         load: Callable[[bytes, Sequence[str], str], Library] | None = None,
+        open_device: OpenDevice = device,
     ) -> None:
         if load is None:
             from alphac.runtime.devices.cpu import load
         manifest = bundle.manifest
         self.manifest, self.shards, self.first = manifest, record.shards, first
-        self.library = load(bundle.read(record.object), record.features, record.object)
-        self.arena = Arena(manifest, record, first, threads)
+        code = bundle.read(record.object)
+        self.remote: Remote | None = None
+        if record.device == HOST:
+            self.library = load(code, record.features, record.object)
+            self.arena = Arena(manifest, record, first, threads)
+        else:
+            self.arena = Arena(manifest, record, first, 1)
+            self.library = self.remote = open_device(record.device)(code, manifest, record, self.arena)
         self.arena.integers("barrier", BARRIER_BYTES // 8)[:] = 0
         self.programs: dict[str, Program] = {}
-        self.states: dict[str, Array] = {}
+        self._states: dict[str, Array] = {}
         scope = 0
         for name, program in manifest.programs.items():
             made = Program(program, self.arena, record.plans[name].offsets, self.library, scope)
@@ -126,16 +134,44 @@ class Executor:
             self.programs[name] = made
             for buffer, view in zip(program.buffers, made.views, strict=True):
                 if buffer.role == "state":
-                    self.states.setdefault(buffer.state, view)
+                    self._states.setdefault(buffer.state, view)
         self.scopes = scope
-        self.team = Team(self.library, self.arena)
+        self.team = self.remote or Team(self.library, self.arena)
+
+    @property
+    def states(self) -> dict[str, Array]:
+        """Every state by name, as it is now; what is changed in it counts from the next run on."""
+        if self.remote is not None:
+            self.remote.states()
+        return self._states
 
     def run(self, name: str, exchange: Exchange | None) -> tuple[int, Segment | None]:
         """Run a program once. `exchange` is called for every exchange; None: this role owns all shards.
 
         Returns (0, None), or the number (from 1) of the guard that stopped it, and in which segment."""
         program = self.programs[name]
-        return self._steps(program, program.steps, exchange)
+        if self.remote is None:
+            return self._steps(program, program.steps, exchange)
+        self.remote.begin(program.record)
+        try:
+            return self._steps(program, program.steps, self._around(program, exchange))
+        finally:
+            self.remote.end(program.record)
+
+    def _around(self, program: Program, exchange: Exchange | None) -> Exchange | None:
+        """The exchange, with its values fetched from the device before it and sent there after it."""
+        remote = self.remote
+        if exchange is None or remote is None:
+            return None
+
+        def around(step: Exchanged) -> None:
+            for buffer in step.buffers:
+                remote.read(program.record, buffer)
+            exchange(step)
+            for buffer in step.buffers:
+                remote.write(program.record, buffer)
+
+        return around
 
     def _steps(self, program: Program, steps: Sequence[Step], exchange: Exchange | None) -> tuple[int, Segment | None]:
         for step in steps:

@@ -145,8 +145,8 @@ class _Contraction:
             frame.shared_array(name, self.dtype, 2 * TERMS * pitch)
             for name, pitch in zip(("row_tile", "column_tile"), self.pitches, strict=True)
         )
-        source.line(f"ty = own // {SIDE}")
-        source.line(f"tx = own % {SIDE}")
+        source.line(f"ty = {source.index(frame.place // SIDE)}")
+        source.line(f"tx = {source.index(frame.place % SIDE)}")
         source.line("turn = 0")
         low, high = frame.owned_range(self.batch)
         down, across = (self._known(side.tiles) for side in (rows, columns))
@@ -198,7 +198,7 @@ class _Contraction:
         starts = row, column
         if self.combine is None:
             self._shard(batch, starts, batch.get(SHARD, number(0)), number(0), None)
-            self._elements(batch, starts, lambda index, at: self._finish(index, at))
+            self._elements(batch, starts, self._finish)
             return
         nodes = Nodes(frame, self.combine)
         source.line("top = 0")
@@ -217,9 +217,7 @@ class _Contraction:
             source.line(f"{full} = top")
             with frame.loop("s", number(0), symbol(full, source.level, 0, MANY), MANY) as slot:
                 at = slot * (self.rows.each * self.columns.each)
-                self._elements(
-                    batch, starts, lambda index, e: nodes.store(slot * nodes.slot, index, self._sum(at + e))
-                )
+                self._elements(batch, starts, lambda index, e: nodes.store(slot * nodes.slot, index, self._sum(at + e)))
 
     def _into_nodes(self, nodes: Nodes, batch: Index, starts: tuple[Affine, Affine], merges: str) -> None:
         """A shard's sums onto the stack in the nodes' memory."""
@@ -239,9 +237,7 @@ class _Contraction:
         self.frame.results[self.op.result] = lambda _: result
         self.frame.store_all(index)
 
-    def _elements(
-        self, batch: Index, starts: tuple[Affine, Affine], body: Callable[[Index, Affine], None]
-    ) -> None:
+    def _elements(self, batch: Index, starts: tuple[Affine, Affine], body: Callable[[Index, Affine], None]) -> None:
         """Run `body(index, place in a slot)` for this thread's elements of the tile."""
         frame, rows, columns = self.frame, self.rows, self.columns
         with frame.loop("i", number(0), number(rows.each), rows.each) as i:
@@ -291,9 +287,7 @@ class _Contraction:
         turn = symbol("turn", source.level, 0, 1)
         offsets: list[str] = []
         count = frame.least(left, TERMS)
-        for side, array, pitch, start in zip(
-            (self.rows, self.columns), self.parts, self.pitches, starts, strict=True
-        ):
+        for side, array, pitch, start in zip((self.rows, self.columns), self.parts, self.pitches, starts, strict=True):
             at = turn * (TERMS * pitch)
             self._fill(side, array, at, pitch, batch, start, first, count)
             offsets.append(source.index(at))

@@ -94,8 +94,8 @@ class GpuFrame(Frame):
             body(symbol(name, source.level, 0, bound - 1))
 
     def tasks(self, axes: Axes, weight: int, body: Callable[[Index], None]) -> None:
-        """Run `body` for every owned index of `axes`: by one thread each, or by a block for `together` of them (and then
-        for the last index again and again where there are no more: see `Block`)."""
+        """Run `body` for every owned index of `axes`: by one thread each, or by a block for `together` of them (where
+        there are no more, for the last again: see `Block`)."""
         low, high = self.owned_range(axes)
         total = size(axes)
         if self.together is None:

@@ -1,5 +1,12 @@
-"""What GPU kernels' source calls besides scalar operations: where a thread is, barriers, shared and local memory, and the
-register tile of a contraction. They call functions that every target defines in its own LLVM IR (see `LIBRARY`).
+"""What GPU kernels' source calls besides scalar operations: where a thread is, barriers, shared and local memory, and
+the register tile of a contraction. They call functions that every target defines in its own LLVM IR:
+
+    i64 gpu_local()         the thread's number in its block
+    i64 gpu_block()         the block's
+    i64 gpu_blocks()        how many there are
+    void gpu_barrier()
+    ptr gpu_shared(i64)     a place in the block's memory
+
 
     x = shared(0, f32, 1, 3)              memory of the block, from byte 0 of it on
     part = local(12, f32, 2, 3)           memory of this thread: registers where all indices are constants
@@ -16,11 +23,19 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from alphac.backends.vector import I8, I32, I64, POINTER, Memory, bytes_of, call, element_pointer, llvm_type
+from alphac.backends.vector import (
+    I8,
+    I32,
+    I64,
+    POINTER,
+    Allocation,
+    Memory,
+    bytes_of,
+    call,
+    element_pointer,
+    llvm_type,
+)
 
-# The functions that a target defines: `i64 gpu_local()`, the thread's number in its block; `i64 gpu_block()`, the block's;
-# `i64 gpu_blocks()`, how many there are; `void gpu_barrier()`; `ptr gpu_shared(i64)`, a place in the block's memory.
-LIBRARY = ("gpu_local", "gpu_block", "gpu_blocks", "gpu_barrier", "gpu_shared")
 SIDE = 16  # threads along each side of a contraction's tile
 WIDE = 16  # bytes of the widest access
 
@@ -51,35 +66,22 @@ def barrier(typing: Any) -> Any:
     return types.none(), generate
 
 
-@intrinsic(prefer_literal=True)
-def shared(typing: Any, start: Any, dtype: Any, scope: Any, scopes: Any) -> Any:
+def _shared(builder: Any, memory: Memory, start: int) -> Any:
     """Memory that all threads of the block see, from a byte of it on."""
-    made = Memory(dtype.instance_type, scope.literal_value, scopes.literal_value)
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.call(_library(builder, "gpu_shared", POINTER, [I64]), [I64(start.literal_value)])
-
-    return made(start, dtype, scope, scopes), generate
+    return builder.call(_library(builder, "gpu_shared", POINTER, [I64]), [I64(start)])
 
 
-@intrinsic(prefer_literal=True)
-def local(typing: Any, elements: Any, dtype: Any, scope: Any, scopes: Any) -> Any:
+def _local(builder: Any, memory: Memory, elements: int) -> Any:
     """Memory of this thread alone."""
-    made = Memory(dtype.instance_type, scope.literal_value, scopes.literal_value)
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        size = bytes_of(llvm_type(made.dtype)) * elements.literal_value
-        array = cgutils.alloca_once(builder, ir.ArrayType(I8, size))
-        array.align = WIDE
-        return builder.bitcast(array, POINTER)
-
-    return made(elements, dtype, scope, scopes), generate
+    array = builder.alloca(ir.ArrayType(I8, bytes_of(llvm_type(memory.dtype)) * elements))
+    array.align = WIDE
+    return builder.bitcast(array, POINTER)
 
 
 # ---------------------------------------------------------------------- the register tile of a contraction
 def place(i: int, height: int, element: int) -> tuple[int, int]:
-    """Of a thread's i-th row (or column) of a tile, `height` in all: the row is `fixed` + `times` thread. Runs of as many
-    as the widest access holds lie side by side, so that they are loaded together."""
+    """Of a thread's i-th row (or column) of a tile, `height` in all: the row is `fixed` + `times` thread. Runs of as
+    many as the widest access holds lie side by side, so that they are loaded together."""
     run = min(height, WIDE // element)
     return i // run * run * SIDE + i % run, run
 
@@ -105,11 +107,11 @@ def _run(builder: Any, pointer: Any, start: Any, count: int, type_: ir.Type) -> 
 
 @cache
 def tile_functions(height: int, width: int) -> dict[str, Any]:
-    """For `height` by `width` accumulators in each of 16 by 16 threads, kept in local memory `acc` whose every index is a
-    constant, so that they become registers:
+    """For `height` by `width` accumulators in each of 16 by 16 threads, kept in local memory `acc` whose every index is
+    a constant, so that they become registers:
 
     tile_clear(acc)
-    tile_multiply(acc, a, at, b, bt, stride_a, stride_b, y, x, terms)   acc += a[at + k stride_a …] b[bt + k stride_b …]
+    tile_multiply(acc, a, at, b, bt, da, db, y, x, terms)    acc += a[at + k da …] b[bt + k db …]
     tile_merge(acc, stack, slot)     acc = slot + acc
     tile_push(acc, stack, slot)      slot = acc
     """
@@ -127,7 +129,17 @@ def tile_functions(height: int, width: int) -> dict[str, Any]:
 
     @intrinsic
     def tile_multiply(
-        typing: Any, acc: Any, a: Any, at: Any, b: Any, bt: Any, stride_a: Any, stride_b: Any, y: Any, x: Any, terms: Any
+        typing: Any,
+        acc: Any,
+        a: Any,
+        at: Any,
+        b: Any,
+        bt: Any,
+        da: Any,
+        db: Any,
+        y: Any,
+        x: Any,
+        terms: Any,
     ) -> Any:
         dtype, type_ = acc.dtype, llvm_type(acc.dtype)
         integers = [types.int64] * 5
@@ -141,10 +153,10 @@ def tile_functions(height: int, width: int) -> dict[str, Any]:
             return found
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            acc_, a_, at_, b_, bt_, stride_a_, stride_b_, y_, x_, terms_ = args
+            acc_, a_, at_, b_, bt_, da_, db_, y_, x_, terms_ = args
             with cgutils.for_range(builder, terms_) as loop:
-                rows = side(builder, a_, builder.add(at_, builder.mul(loop.index, stride_a_)), y_, height)
-                columns = side(builder, b_, builder.add(bt_, builder.mul(loop.index, stride_b_)), x_, width)
+                rows = side(builder, a_, builder.add(at_, builder.mul(loop.index, da_)), y_, height)
+                columns = side(builder, b_, builder.add(bt_, builder.mul(loop.index, db_)), x_, width)
                 for i, j in _each(height, width):
                     place_ = _at(builder, acc_, I64(i * width + j), type_)
                     sum_ = builder.load(place_)
@@ -192,6 +204,6 @@ FUNCTIONS: dict[str, Any] = {
     "block_number": _number("gpu_block"),
     "block_count": _number("gpu_blocks"),
     "barrier": barrier,
-    "shared": shared,
-    "local": local,
+    "shared": Allocation(_shared),
+    "local": Allocation(_local),
 }

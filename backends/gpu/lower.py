@@ -1,10 +1,10 @@
 """Lowering for a GPU: one kernel of a schedule becomes Numba source for one thread of a grid.
 
-    map        a thread for every element                                  here
-    reduce     16 threads for the lanes of a leaf                          reduction.py
-    contract   a block for a tile of the result                            contraction.py
-    special    a thread for every pass, or for every entry of a table      ../special.py
-    combine    what makes the partials, shard after shard
+map        a thread for every element                                  here
+reduce     16 threads for the lanes of a leaf                          reduction.py
+contract   a block for a tile of the result                            contraction.py
+special    a thread for every pass, or for every entry of a table      ../special.py
+combine    what makes the partials, shard after shard
 """
 
 from __future__ import annotations
@@ -73,4 +73,3 @@ def _finish(frame: GpuFrame) -> KernelSource:
         grid=frame.grid,
         namespace={**SCALARS, **TYPES, **frame.functions},
     )
-

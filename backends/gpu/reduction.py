@@ -1,12 +1,12 @@
 """Reductions on a grid, in the canonical order.
 
-    short ones      one thread makes a result: its 16 lanes are local
-    long ones       16 threads are the 16 lanes of a leaf, and a block works on 16 leaves at a time, of one result or of
-                    several; then one thread folds the lanes, and one pushes a result's leaves onto its stack of partial
-                    sums
+short ones      one thread makes a result: its 16 lanes are local
+long ones       16 threads are the 16 lanes of a leaf, and a block works on 16 leaves at a time, of one result or of
+                several; then one thread folds the lanes, and one pushes a result's leaves onto its stack of partial
+                sums
 
-    result = own // 16      lane = own % 16       where the reduced axis is innermost in memory
-    result = own % 16       lane = own // 16      else: so neighbours read neighbours
+result = own // 16      lane = own % 16       where the reduced axis is innermost in memory
+result = own % 16       lane = own // 16      else: so neighbours read neighbours
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENOUGH = 4096  # results from which on each is made leaf after leaf
 
 
 def reduction(frame: GpuFrame, op: Op, combined: bool) -> Partials:
-    """The results of a reduction, in the form that suits how much there is of it. Sets how the frame deals out tasks."""
+    """The results of a reduction, in the form that suits how much there is of it."""
     terms = Elements(frame, op, combined)
     if terms.count <= SHORT:
         return Alone(frame, terms)
@@ -147,10 +147,12 @@ class Block:
         """Which result, leaf and lane a thread is."""
         frame, terms, source = self.frame, self.terms, self.frame.source
         adjacent = not terms.inner
-        lane, group = ("own % 16", "own // 16") if adjacent else ("own // 16", "own % 16")
-        source.line(f"lane = {lane}")
-        source.line(f"result = {group} % {self.results}")
-        source.line(f"leaf = {group} // {self.results}")
+        group, lane = frame.place // LANES, frame.place % LANES
+        if not adjacent:
+            lane, group = group, lane
+        source.line(f"lane = {source.index(lane)}")
+        source.line(f"result = {source.index(group % self.results)}")
+        source.line(f"leaf = {source.index(group // self.results)}")
         self.lanes = frame.shared_array("lane_sums", terms.accumulator, GROUPS * self.pitch)
         if terms.leaves > 1:
             self.stack = _Stack(frame, terms)
