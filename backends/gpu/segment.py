@@ -3,6 +3,7 @@
     {"launch": SYMBOL, "buffers": […], "loops": n, "grid": [threads, count, each, grows]}
     {"guard": [BUFFERS]}                                stop if one of these scalars is not finite
     {"repeat": n, "reverse": bool, "steps": [ACTIONS]}
+    {"tiles": [[size, rows], …], "steps": [ACTIONS]}    for every index of axes; of one with rows, the owned ones
 
 A target's object is this list for every segment, as a line of JSON, and the kernels' code behind it.
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 from alphac.backends.target import KernelSource
 from alphac.ir.errors import InternalError
-from alphac.ir.schedule import Guard, Kernel, Launch, Repeat, Step
+from alphac.ir.schedule import Guard, Kernel, Launch, Repeat, Step, Tiles
 
 Action = dict[str, Any]
 
@@ -40,6 +41,9 @@ def actions(
         elif isinstance(step, Repeat):
             inner = actions(step.steps, symbols, sources, number)
             found.append({"repeat": step.count, "reverse": step.reverse, "steps": inner})
+        elif isinstance(step, Tiles):
+            dims = [[d.size, d.size // d.shards if d.shards else 0] for d in step.dims]
+            found.append({"tiles": dims, "steps": actions(step.steps, symbols, sources, number)})
         else:
             raise InternalError("an exchange inside a segment")
     return found

@@ -24,6 +24,7 @@ from typing import TypeVar
 
 from alphac.ir.core import Block, Function, Op, Value
 from alphac.ir.ops.define import definition
+from alphac.ir.ops.structure import iterations
 from alphac.ir.typesys import Dim
 
 ANCHORS = ("reduce", "contract", "special", "collective")
@@ -47,7 +48,7 @@ class Cluster:
 
 @dataclass(eq=False)
 class Nest:
-    """A loop and the level of its body."""
+    """A `loop` or `tile` and the level of its body."""
 
     op: Op
     order: int
@@ -206,18 +207,16 @@ class _Fusion:
                 self._read(value, level.nest, Use(False, 0))
         for order in range(len(level.block.ops) - 1, -1, -1):
             op = level.block.ops[order]
-            if op.name == "loop":
-                self._loop(level, op, order)
+            if op.blocks:
+                self._nest(level, op, order)
             elif definition(op).shape in ANCHORS:
                 self._anchor(level, op, order)
             else:
                 self._inline_or_store(level, op, order)
 
     # ------------------------------------------------------------------ one op
-    def _loop(self, level: Level, op: Op, order: int) -> None:
-        dim = op.attributes["dim"]
-        assert isinstance(dim, Dim)
-        body = Level(op.blocks[0], parent=level, trips=level.trips * dim.size)
+    def _nest(self, level: Level, op: Op, order: int) -> None:
+        body = Level(op.blocks[0], parent=level, trips=level.trips * iterations(op))
         nest = Nest(op, order, body)
         body.nest = nest
         level.add(nest)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
@@ -70,6 +71,7 @@ class GpuDevice:
         self.driver = make(kernels)
         self.base = self.driver.allocate(max(record.arena, 1))
         merges = arena.integers("merges", record.shards)
+        self.scratch = self.driver.allocate(max(record.scratch, 1))
         self.merges = self.driver.allocate(merges.nbytes)
         self.driver.write(self.merges, merges)
         self.offsets = {name: record.plans[name].offsets for name in manifest.programs}
@@ -143,7 +145,12 @@ class GpuDevice:
 
     def _place(self, program: ProgramRecord, buffer: int) -> tuple[int, Array]:
         offset = self.offsets[program.name][buffer]
-        return self.base + offset, self.arena.view(program.buffers[buffer], offset)
+        return self.place(program, buffer), self.arena.view(program.buffers[buffer], offset)
+
+    def place(self, program: ProgramRecord, buffer: int) -> int:
+        """The address of a buffer."""
+        base = self.scratch if program.buffers[buffer].role == "private" else self.base
+        return base + self.offsets[program.name][buffer]
 
 
 class _Segment:
@@ -178,15 +185,25 @@ class _Segment:
             return self._launch(action)
         if "guard" in action:
             return self._guard(action["guard"])
-        return self._repeat(action)
+        if "tiles" in action:
+            return self._tiles(action)
+        count = action["repeat"]
+        turns = range(count - 1, -1, -1) if action["reverse"] else range(count)
+        return self._loops([turns], action)
+
+    def _tiles(self, action: Action) -> Run:
+        """Every owned index of some axes; iterations may run in any order, and share the memory of one thread."""
+        shards, first = self.tail[:2]
+        ranges = [range(first * r, (first + shards) * r) if r else range(size) for size, r in action["tiles"]]
+        return self._loops(ranges, action)
 
     def _launch(self, action: Action) -> Run:
-        driver, offsets = self.device.driver, self.device.offsets[self.program.name]
+        driver = self.device.driver
         function = driver.function(action["launch"])
         threads, count, each, grows = action["grid"]
         count = count * self.tail[0] if grows else count
         blocks = max(1, min(BLOCKS, -(-count // each)))
-        pointers = [self.device.base + offsets[b] for b in action["buffers"]]
+        pointers = [self.device.place(self.program, b) for b in action["buffers"]]
         inner, loops = self.depth, action["loops"]
 
         def run(indices: list[int]) -> int:
@@ -211,16 +228,14 @@ class _Segment:
 
         return run
 
-    def _repeat(self, action: Action) -> Run:
-        self.depth += 1
+    def _loops(self, ranges: list[range], action: Action) -> Run:
+        self.depth += len(ranges)
         body = self._sequence(action["steps"])
-        self.depth -= 1
-        count = action["repeat"]
-        turns = range(count - 1, -1, -1) if action["reverse"] else range(count)
+        self.depth -= len(ranges)
 
         def run(indices: list[int]) -> int:
-            for i in turns:
-                stopped = body([*indices, i])
+            for inner in product(*ranges):
+                stopped = body([*indices, *inner])
                 if stopped:
                     return stopped
             return 0
