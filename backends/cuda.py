@@ -48,7 +48,8 @@ define ptr @gpu_shared(i64 %at) {{
 
 
 def _entry(source: KernelSource) -> str:
-    """A kernel that the driver launches: buffers are in global memory, and none overlaps another."""
+    """A kernel that the driver launches: buffers are in global memory, and none overlaps another. Two blocks are to fit
+    into a multiprocessor; left to itself, ptxas makes room for four and spills."""
     pointers = [f"%p{i}" for i in range(len(source.parameters))]
     integers = [f"i64 %i{i}" for i in range(source.loops + source.integers)]
     casts = "".join(f"  %g{p[1:]} = addrspacecast ptr addrspace(1) {p} to ptr\n" for p in pointers)
@@ -57,7 +58,7 @@ def _entry(source: KernelSource) -> str:
     types = ", ".join(["ptr"] * len(pointers) + ["i64"] * len(integers))
     return (
         f"{_LIBRARY.format(shared=max(source.shared, 16))}\ndeclare void @{source.name}_thread({types})\n"
-        f'define ptx_kernel void @{source.name}({taken}) "nvvm.maxntid"="{THREADS}" {{\n'
+        f'define ptx_kernel void @{source.name}({taken}) "nvvm.maxntid"="{THREADS}" "nvvm.minctasm"="2" {{\n'
         f"{casts}  call void @{source.name}_thread({passed})\n  ret void\n}}\n"
     )
 

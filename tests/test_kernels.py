@@ -71,12 +71,13 @@ def same_bits(
     function: Function,
     shares: Sequence[int] = (3, 1, 4),
     threads: int = 2,
-    name: str = "",
+    name: str | Target = "",
     arrays: Sequence[np.ndarray] = (),
 ) -> None:
     """Every role's part of every result is the oracle's."""
     program = schedule(function)
-    code = lower_programs([program], target(name) if name else host_target())
+    there = name if isinstance(name, Target) else target(name) if name else host_target()
+    code = lower_programs([program], there)
     arrays = arrays or [drawn(v.type, i) for i, v in enumerate(function.block.arguments)]
     wanted = interpret(function, arrays, exact=True)
     roles, _ = run(program, code, arrays, sum(shares), shares, threads)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 HOST = "cpu"
 
+
 class Library(Protocol):
     """Loaded code of one class."""
 
@@ -59,13 +60,12 @@ OpenDevice = Callable[[str], Open]
 
 
 def device(name: str) -> Open:
-    """How a device with memory of its own is opened: its module's `open_device`. Raises KernelFailed if there is no such
-    module."""
+    """How a device with memory of its own is opened: its module's `open_device`. Raises KernelFailed."""
     if not re.fullmatch(r"[a-z]\w*", name):
         raise KernelFailed(f"there is no device `{name[:40]}`")
     try:
         module = importlib.import_module(f"alphac.runtime.devices.{name}")
     except ModuleNotFoundError:
-        raise KernelFailed(f"this alphac knows no device `{name}`", help="install the alphac that compiled it") from None
+        raise KernelFailed(f"this alphac knows no device `{name}`", help="run it with the one that made it") from None
     opened: Open = module.open_device
     return opened

@@ -1,7 +1,7 @@
 """GPUs: a device with memory of its own, which goes through a segment's launches one by one.
 
-A role's arena exists twice, at the same offsets: on the host, where the runtime writes arguments and reads results, and on
-the device. Around a run, arguments go there and results come back; around an exchange, its nodes; states only when
+A role's arena exists twice, at the same offsets: on the host, where the runtime writes arguments and reads results, and
+on the device. Around a run, arguments go there and results come back; around an exchange, its nodes; states only when
 somebody looks at them. What drives the hardware is a `Driver`: `devices/cuda.py`, or a simulation.
 
 The object of a GPU target is a line of JSON, the launches of every segment (as `alphac.backends.gpu.segment` writes
