@@ -80,6 +80,7 @@ class Frame:
         self.loads: list[tuple[Value, Affine]] = []
         self.names: dict[int, str] = {}
         self.functions = vector_loops(target.lanes, target.registers) if functions is None else functions
+        self.intrinsics: dict[str, object] = {}  # made for this kernel, by the names its source uses
         self.reserved = RESERVED | {*self.variables, *self.functions}
         taken = set(self.reserved)
         for buffer in self.buffers:

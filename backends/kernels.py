@@ -100,7 +100,7 @@ def _finish(frame: Frame) -> KernelSource:
         parameters=tuple(b.type.dtype for b in frame.buffers),
         loops=len(frame.loops),
         scratch=offset,
-        namespace={**SCALARS, **TYPES, **frame.functions},
+        namespace={**SCALARS, **TYPES, **frame.functions, **frame.intrinsics},
     )
 
 

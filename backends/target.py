@@ -32,12 +32,12 @@ class KernelSource:
     source      Python text that defines function `name` when executed in a copy of `namespace`
     parameters  element types of the buffers, in the order of `Kernel.buffers()`; each is passed as a raw pointer
     loops       how many loop indices follow the buffers
-    integers    how many i64 follow these: six as below; on a GPU the first three
     scratch     bytes of scratch that one thread needs (the runtime aligns every thread's scratch to 64 bytes)
-    shared      bytes of memory that a GPU's block shares
-    grid        how many threads a GPU should start
     namespace   globals of the source: NumPy scalar types, SIMD intrinsics. Not part of the kernel's identity but for
                 the digest of the files that make them
+    integers    how many i64 follow these: six as below; on a GPU the first three
+    shared      bytes of memory that a GPU's block shares
+    grid        how many threads a GPU should start
 
     Native signature: one pointer per parameter, then i64: `loops` indices (outermost first), shards owned, first shard,
     address of merges (i64 each), address of this thread's scratch, thread, threads. The function returns nothing.
@@ -50,11 +50,11 @@ class KernelSource:
     source: str
     parameters: tuple[DType, ...]
     loops: int = 0
-    integers: int = 6
     scratch: int = 0
+    namespace: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+    integers: int = 6
     shared: int = 0
     grid: Grid | None = None
-    namespace: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
 
 
 Lowering = Callable[["Kernel", "Target"], KernelSource]

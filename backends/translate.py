@@ -318,6 +318,7 @@ class _Translation:
 
     def _allocated(self, made: Allocation, number: _Value, dtype: _Value, scope: _Value, scopes: _Value) -> _Value:
         kind = Memory(dtype.type.instance_type, scope.number, scopes.number)
+        assert isinstance(number.number, int)
         return _Value(kind, made.generate(self.entry, kind, number.number))
 
     def _converted(self, value: _Value, to: Any) -> _Value:

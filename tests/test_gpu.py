@@ -33,7 +33,7 @@ LOOSE = re.compile(r"\b(?:mul|add|sub)\.f(?:32|64)\b|\.ftz|\.approx|\bmad\.f|div
 
 @simulates
 @pytest.mark.parametrize("case", [*REDUCTIONS, *CONTRACTIONS, *SPECIALS], ids=str)
-@pytest.mark.parametrize("shares", [(8,), (1, 2, 5)], ids=str)
+@pytest.mark.parametrize("shares", [pytest.param((8,), marks=pytest.mark.slow), (1, 2, 5)], ids=str)
 def test_every_form_has_the_oracles_bits(case: Case, shares: tuple[int, ...]):
     same_bits(function_of([case]), shares, name=simulated.simulated())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +25,7 @@ Compile = Callable[..., Path]
 
 
 @pytest.fixture
-def compile_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compile]:
+def compile_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
     """`compile_for(example, *targets)`: its bundle for equal roles on these targets; `simulated` may be one."""
     monkeypatch.setitem(targets(), "simulated", simulated.simulated())
     device = ModuleType("alphac.runtime.devices.simulated")

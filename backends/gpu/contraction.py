@@ -137,7 +137,7 @@ class _Contraction:
     def emit(self) -> None:
         frame, source = self.frame, self.source
         rows, columns = self.rows, self.columns
-        frame.use(dict(tile_functions(rows.each, columns.each)))
+        frame.intrinsics |= tile_functions(rows.each, columns.each)
         self.pitches = rows.tile + WIDE // self.dtype.bytes, columns.tile + WIDE // self.dtype.bytes
         self.acc = frame.array("acc", self.dtype, rows.each * columns.each)
         self.stack = frame.array("stack", self.dtype, self.slots * rows.each * columns.each)
@@ -145,8 +145,8 @@ class _Contraction:
             frame.shared_array(name, self.dtype, 2 * TERMS * pitch)
             for name, pitch in zip(("row_tile", "column_tile"), self.pitches, strict=True)
         )
-        source.line(f"ty = {source.index(frame.place // SIDE)}")
-        source.line(f"tx = {source.index(frame.place % SIDE)}")
+        source.line(f"ty = {source.index(frame.own // SIDE)}")
+        source.line(f"tx = {source.index(frame.own % SIDE)}")
         source.line("turn = 0")
         low, high = frame.owned_range(self.batch)
         down, across = (self._known(side.tiles) for side in (rows, columns))
@@ -315,7 +315,7 @@ class _Contraction:
         frame = self.frame
         turns = side.tile * TERMS // THREADS
         with frame.loop("u", number(0), number(turns), turns) as u:
-            flat = u * THREADS + frame.place
+            flat = u * THREADS + frame.own
             if self._along_terms(side, batch):
                 x, k = flat // TERMS, flat % TERMS
             else:

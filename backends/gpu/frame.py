@@ -49,11 +49,7 @@ class GpuFrame(Frame):
         self.shared_bytes = 0
         self.grid = Grid(THREADS, 1, 1, False)
         self.together: int | None = None  # results that a block makes together; else one to a thread
-        self.place = symbol("own", 0, 0, THREADS - 1)  # the thread's number in its block
-
-    def use(self, functions: dict[str, object]) -> None:
-        """Let the source call more functions."""
-        self.functions = {**self.functions, **functions}
+        self.own = symbol("own", 0, 0, THREADS - 1)  # the thread's number in its block
 
     def shared_array(self, name: str, dtype: DType, elements: int) -> Shared:
         """Memory of the block."""

@@ -71,5 +71,5 @@ def _finish(frame: GpuFrame) -> KernelSource:
         integers=len(ARGUMENTS),
         shared=frame.shared_bytes,
         grid=frame.grid,
-        namespace={**SCALARS, **TYPES, **frame.functions},
+        namespace={**SCALARS, **TYPES, **frame.functions, **frame.intrinsics},
     )

@@ -147,7 +147,7 @@ class Block:
         """Which result, leaf and lane a thread is."""
         frame, terms, source = self.frame, self.terms, self.frame.source
         adjacent = not terms.inner
-        group, lane = frame.place // LANES, frame.place % LANES
+        group, lane = frame.own // LANES, frame.own % LANES
         if not adjacent:
             lane, group = group, lane
         source.line(f"lane = {source.index(lane)}")

@@ -28,7 +28,7 @@ class CudaDriver:
 
     def __init__(self, kernels: bytes, record: ClassRecord) -> None:
         try:
-            from cuda.bindings import driver  # pyright: ignore[reportMissingImports]
+            from cuda.bindings import driver  # pyright: ignore
         except ImportError:
             raise KernelFailed(
                 f"{record.target} needs cuda-bindings, which is not installed", help="pip install 'alphac[cuda]'"
