@@ -11,7 +11,7 @@ them), and the kernels' code behind it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any, Protocol
 
@@ -86,11 +86,11 @@ class GpuDevice:
         self._segments: list[tuple[Run, str]] = []
         self._numbers: dict[str, int] = {}
         for name, program in manifest.programs.items():
-            for step in _segment_steps(program.steps):
-                if step.symbol not in segments:
-                    raise BundleRefused(f"{record.object} lacks the segment `{step.symbol}`", help="compile again")
-                self._numbers[step.symbol] = len(self._segments)
-                self._segments.append((_Segment(self, program, segments[step.symbol]).run, name))
+            for symbol in dict.fromkeys(_symbols(program)):
+                if symbol not in segments:
+                    raise BundleRefused(f"{record.object} lacks the segment `{symbol}`", help="compile again")
+                self._numbers[symbol] = len(self._segments)
+                self._segments.append((_Segment(self, program, segments[symbol]).run, name))
 
     # ------------------------------------------------------------------ segments
     def address(self, symbol: str) -> int:
@@ -243,11 +243,15 @@ class _Segment:
         return run
 
 
-def _segment_steps(steps: Sequence[StepRecord]) -> list[StepRecord]:
-    found: list[StepRecord] = []
-    for step in steps:
-        if step.kind == "segment":
-            found.append(step)
-        elif step.kind == "repeat":
-            found += _segment_steps(step.steps)
-    return found
+def _symbols(program: ProgramRecord) -> Iterator[str]:
+    """The segments of a program."""
+
+    def within(steps: Sequence[StepRecord]) -> Iterator[str]:
+        for step in steps:
+            if step.kind == "segment":
+                yield step.symbol
+            yield from within(step.steps)
+
+    yield from within(program.steps)
+    if program.whole:
+        yield program.whole
