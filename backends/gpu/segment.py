@@ -26,8 +26,8 @@ def actions(
     sources: Mapping[str, KernelSource],
     number: Mapping[int, int],
 ) -> list[Action]:
-    """What to do, one after the other; for exchanges, nothing: a role that owns all shards has no use for them. `number`:
-    a buffer's, by its id."""
+    """What to do, one after the other; for exchanges, nothing: a role that owns all shards has no use for them.
+    `number`: a buffer's, by its id."""
     found: list[Action] = []
     for step in steps:
         if isinstance(step, Launch):
