@@ -14,7 +14,8 @@ import simulated
 from running import Run, assert_same_bits, run_roles
 from session import Session
 
-from alphac.backends.registry import host_target, targets
+from alphac.backends import registry
+from alphac.backends.registry import host_target
 from alphac.pipeline import Plan, compile_file
 from alphac.runtime.devices.gpu import GpuDevice
 from alphac.runtime.role import Finished
@@ -27,7 +28,7 @@ Compile = Callable[..., Path]
 @pytest.fixture
 def compile_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
     """`compile_for(example, *targets)`: its bundle for equal roles on these targets; `simulated` may be one."""
-    monkeypatch.setitem(targets(), "simulated", simulated.simulated())
+    monkeypatch.setitem(registry._scanned(), "simulated", (simulated.simulated(), "simulated"))
     device = ModuleType("alphac.runtime.devices.simulated")
     device.open_device = lambda code, *rest: GpuDevice(code, simulated.Simulator, *rest)  # pyright: ignore
     monkeypatch.setitem(sys.modules, device.__name__, device)
