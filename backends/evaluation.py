@@ -35,7 +35,7 @@ ALIGNED = 16  # threads' shares of a flat range start at multiples of so many el
 PARAMETERS = ("shards", "first", "merges", "scratch", "thread", "threads")
 VARIABLES = ("range", "merge", "lo", "hi", "top", "packed")
 CONSTANTS = ("f32", "f64", "i32", "i64", "u8", "u16", "u32", "u64", "boolean", "inf", "nan")
-RESERVED = frozenset((*PARAMETERS, *VARIABLES, *CONSTANTS, *SCALARS))
+RESERVED = frozenset((*PARAMETERS, *CONSTANTS, *SCALARS))
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,12 @@ def owned(dim: Dim) -> bool:
 
 
 class Frame:
-    """One kernel in the making."""
+    """One kernel in the making. `functions`: what its source may call beside `SCALARS`."""
 
-    def __init__(self, kernel: Kernel, target: Target) -> None:
+    widest = 1 << 31  # elements that one task may work on together
+    variables = VARIABLES  # of the source, which no buffer's name may be
+
+    def __init__(self, kernel: Kernel, target: Target, functions: Mapping[str, object] | None = None) -> None:
         self.kernel, self.target = kernel, target
         self.source = Source()
         self.k = Printer(self.source)
@@ -77,8 +80,9 @@ class Frame:
         self.results: dict[Value, Callable[[Index], Handle]] = {}
         self.loads: list[tuple[Value, Affine]] = []
         self.names: dict[int, str] = {}
+        self.functions = vector_loops(target.lanes, target.registers) if functions is None else functions
         self.intrinsics: dict[str, object] = {}  # made for this kernel, by the names its source uses
-        self.reserved = RESERVED | set(vector_loops(target.lanes, target.registers))
+        self.reserved = RESERVED | {*self.variables, *self.functions}
         taken = set(self.reserved)
         for buffer in self.buffers:
             self.names[id(buffer)] = _identifier(buffer.name, taken)

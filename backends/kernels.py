@@ -20,7 +20,6 @@ import numpy as np
 from alphac.backends import contraction, maps, reduction, special
 from alphac.backends.evaluation import PARAMETERS, Frame
 from alphac.backends.printer import register, stored
-from alphac.backends.simd import vector_loops
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.vector import SCALARS
 from alphac.ir.core import Op
@@ -91,24 +90,29 @@ def _finish(frame: Frame) -> KernelSource:
     signature = f"def {name}({', '.join(parameters)}):"
     return KernelSource(
         name=name,
-        source=f'{signature}\n    """{_description(kernel)}"""\n{text}\n',
+        source=f'{signature}\n    """{describe(kernel)}"""\n{text}\n',
         parameters=tuple(b.type.dtype for b in frame.buffers),
         loops=len(frame.loops),
         scratch=offset,
-        namespace={**SCALARS, **TYPES, **vector_loops(frame.target.lanes, frame.target.registers), **frame.intrinsics},
+        namespace={**SCALARS, **TYPES, **frame.functions, **frame.intrinsics},
     )
 
 
 def _digest(frame: Frame, parameters: list[str], text: str) -> str:
-    """Of the source without what is there for readers: comments, and names of buffers."""
-    plain = re.sub(r"  # .*", "", text)
-    for i, buffer in enumerate(frame.buffers):
-        plain = re.sub(rf"\b{frame.names[id(buffer)]}\b", f"b{i}", plain)
     width = (frame.target.lanes, frame.target.registers)
-    return hashlib.sha256(f"{width} {parameters}\n{plain}".encode()).hexdigest()[:20]
+    return hashlib.sha256(f"{width} {parameters}\n{plain(frame, text)}".encode()).hexdigest()[:20]
 
 
-def _description(kernel: Kernel) -> str:
+def plain(frame: Frame, text: str) -> str:
+    """A source without what is there for readers: comments, and names of buffers."""
+    found = re.sub(r"  # .*", "", text)
+    for i, buffer in enumerate(frame.buffers):
+        found = re.sub(rf"\b{frame.names[id(buffer)]}\b", f"b{i}", found)
+    return found
+
+
+def describe(kernel: Kernel) -> str:
+    """What a kernel stores, of what."""
     stores = ", ".join(f"{v.hint or (v.op.name if v.op else 'value')}: {v.type}" for v, _ in kernel.stores)
     if kernel.anchor is None:
         return stores
