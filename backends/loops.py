@@ -11,7 +11,7 @@ from alphac.backends.microkernel import multiply
 from alphac.backends.simd import copy, lanes, transpose
 from alphac.backends.simd_columns import columns
 
-NAME = re.compile(r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|multiply_\d+x\d+m?)\b")
+NAME = re.compile(r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|multiply_\d+x\d+m?p?)\b")
 
 
 def vector_loops(source: str, lanes_: int) -> dict[str, Any]:
@@ -28,6 +28,6 @@ def vector_loop(name: str, width: int) -> Callable[..., Any]:
     if kind == "columns":
         return columns(shape, width)
     if kind == "multiply":
-        height, vectors = shape.removesuffix("m").split("x")
-        return multiply(int(height), int(vectors), shape.endswith("m"), width)
+        height, vectors = shape.rstrip("mp").split("x")
+        return multiply(int(height), int(vectors), shape[len(shape.rstrip("mp")) :], width)
     return (copy if kind == "copy" else transpose)(int(shape), width)
