@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alphac import compiled
-from alphac.backends.registry import host_target, target
+from alphac.backends.registry import host_target, target, targets_here
+from alphac.backends.target import MATRIX_BF16
 from alphac.bundling import Draft, kernels_text, shard_count, write
 from alphac.diagnostics import Diagnostic, Diagnostics, fail
 from alphac.fleet import read_fleet
@@ -56,9 +57,14 @@ class Plan:
         made = tuple(shares) if shares else (Fraction(1),) * (roles or 1)
         return cls(made, (None,) * len(made))
 
-    def target_names(self) -> tuple[str, ...]:
-        """The target of every role by name."""
-        return tuple(name if name is not None else host_target().name for name in self.targets)
+    def target_names(self, module: Module) -> tuple[str, ...]:
+        """The target of every role by name; where the plan names none, the best that this machine has for what the
+        regions ask for."""
+        wanted = {need for contract in module.regions.values() for need in contract.requires}
+        if any(contract.numeric == "fast" for contract in module.regions.values()):
+            wanted.add(MATRIX_BF16)
+        best = host_target(frozenset(wanted)).name
+        return tuple(name if name is not None else best for name in self.targets)
 
 
 def parse_and_elaborate(path: Path, overrides: Mapping[str, str]) -> Module:
@@ -102,7 +108,7 @@ def shares_of(module: Module, plan: Plan) -> tuple[Share, ...]:
 
 def admitted(module: Module, plan: Plan) -> None:
     """Raises Diagnostics with every region or function that a role's target cannot run."""
-    able = {name: target(name).capabilities for name in dict.fromkeys(plan.target_names())}
+    able = {name: target(name).capabilities for name in dict.fromkeys(plan.target_names(module))}
     refusals = admit(module, able)
     if refusals:
         help = "give the fleet endpoints with this capability, or ask for less"
@@ -127,7 +133,7 @@ def compile_file(
 ) -> compiled.Compiled:
     """Compile a source file into a bundle. Raises Diagnostics for the user's mistakes; nothing is written then."""
     plan, overrides = plan or Plan.of(), overrides or {}
-    key = compiled.key(path, read_source(path), overrides, repr((plan.shares, plan.target_names())))
+    key = compiled.key(path, read_source(path), overrides, repr((plan.shares, plan.targets, targets_here())))
     known = compiled.recall(key, path.parent)
     made = known or _drafted(path, plan, overrides)
     directory = out if out is not None else Path(f"{made.system}.bundle")
@@ -156,15 +162,15 @@ def _drafted(path: Path, plan: Plan, overrides: Mapping[str, str]) -> Draft:
     shares = shares_of(module, plan)
     programs = schedules(module)
     made = protocol(programs, shard_count(module), shares)
-    code = _lowered(programs, plan)
-    return Draft(elaborated, module, programs, shares, plan.target_names(), made, code)
+    names = plan.target_names(module)
+    return Draft(elaborated, module, programs, shares, names, made, _lowered(programs, names))
 
 
-def _lowered(programs: Mapping[str, Program], plan: Plan) -> dict[str, Code]:
+def _lowered(programs: Mapping[str, Program], names: Sequence[str]) -> dict[str, Code]:
     """Code by target."""
     from alphac.backends.emit import lower_programs  # with Numba, which a bundle compiled before does without
 
-    return {name: lower_programs(programs.values(), target(name)) for name in sorted(set(plan.target_names()))}
+    return {name: lower_programs(programs.values(), target(name)) for name in sorted(set(names))}
 
 
 def emit(path: Path, stage: str, *, plan: Plan, overrides: Mapping[str, str]) -> str:
@@ -186,4 +192,4 @@ def emit(path: Path, stage: str, *, plan: Plan, overrides: Mapping[str, str]) ->
     if stage == "protocol":
         shares = shares_of(module, plan)
         return json.dumps(protocol(programs, shard_count(module), shares).as_dict(), indent=1) + "\n"
-    return "\n".join(kernels_text(c) for c in _lowered(programs, plan).values())
+    return "\n".join(kernels_text(c) for c in _lowered(programs, plan.target_names(module)).values())
