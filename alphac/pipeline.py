@@ -24,6 +24,7 @@ from alphac.ir.errors import NotDifferentiableError
 from alphac.ir.passes.admit import admit
 from alphac.ir.passes.differentiate import Differentiate
 from alphac.ir.passes.expand import Expand
+from alphac.ir.passes.pad_windows import PadWindows
 from alphac.ir.passes.place import PlacementError, Share, place
 from alphac.ir.passes.project import schedule
 from alphac.ir.passes.simplify import Simplify
@@ -86,8 +87,8 @@ def differentiate(module: Module) -> Module:
 
 
 def simplify(module: Module) -> Module:
-    """Composite ops unfolded, then everything that exact mode lets go."""
-    for run_pass in (Expand(), Simplify()):
+    """Composite ops unfolded, then everything that exact mode lets go; windows over padded copies."""
+    for run_pass in (Expand(), Simplify(), PadWindows()):
         module = run_pass.run(module)
         verify(module, differentiated=True)
     return module
