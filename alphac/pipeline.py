@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alphac import compiled
-from alphac.backends.registry import host_target, target, targets_here
+from alphac.backends.registry import capabilities, host_target, target, targets_here
 from alphac.backends.target import MATRIX_BF16
 from alphac.bundling import Draft, kernels_text, shard_count, write
 from alphac.diagnostics import Diagnostic, Diagnostics, fail
@@ -28,6 +28,7 @@ from alphac.ir.passes.pad_windows import PadWindows
 from alphac.ir.passes.place import PlacementError, Share, place
 from alphac.ir.passes.project import schedule
 from alphac.ir.passes.simplify import Simplify
+from alphac.ir.passes.tile import Tile
 from alphac.ir.protocol import protocol
 from alphac.ir.schedule import Program
 from alphac.ir.schedule_text import print_program
@@ -37,15 +38,17 @@ from alphac.ir.verify import verify
 if TYPE_CHECKING:
     from alphac.backends.emit import Code
 
-STAGES = ("tree", "ir", "adjoint", "simplified", "schedule", "kernels", "protocol")
+STAGES = ("tree", "ir", "adjoint", "simplified", "tiled", "schedule", "kernels", "protocol")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Who takes part: one role per entry of `shares`, on `targets` (None: this host's best)."""
+    """Who takes part: one role per entry of `shares`, on `targets` (None: this host's best); `names` of the endpoints,
+    if they have any."""
 
     shares: tuple[Fraction, ...]
     targets: tuple[str | None, ...]
+    names: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -54,7 +57,8 @@ class Plan:
         """A plan from a fleet file, a number of equal roles, or proportions. Raises Diagnostics for a bad fleet."""
         if fleet is not None:
             found = read_fleet(fleet)
-            return cls(tuple(e.speed for e in found.endpoints), tuple(e.target for e in found.endpoints))
+            ends = found.endpoints
+            return cls(tuple(e.speed for e in ends), tuple(e.target for e in ends), tuple(e.name for e in ends))
         made = tuple(shares) if shares else (Fraction(1),) * (roles or 1)
         return cls(made, (None,) * len(made))
 
@@ -94,6 +98,13 @@ def simplify(module: Module) -> Module:
     return module
 
 
+def tile(module: Module) -> Module:
+    """Groups of ops that run index by index of outer axes put together."""
+    module = Tile().run(module)
+    verify(module, differentiated=True)
+    return module
+
+
 def schedules(module: Module) -> dict[str, Program]:
     """Regions → kernels, buffers and exchanges, one program per function."""
     return {name: schedule(function) for name, function in module.functions.items()}
@@ -109,11 +120,14 @@ def shares_of(module: Module, plan: Plan) -> tuple[Share, ...]:
 
 def admitted(module: Module, plan: Plan) -> None:
     """Raises Diagnostics with every region or function that a role's target cannot run."""
-    able = {name: target(name).capabilities for name in dict.fromkeys(plan.target_names(module))}
-    refusals = admit(module, able)
+    names = plan.target_names(module)
+    by_target: dict[str, list[str]] = {name: [] for name in names}
+    for name, endpoint in zip(names, plan.names, strict=False):
+        by_target[name].append(endpoint)
+    refusals = admit(module, {name: capabilities(name) for name in by_target})
     if refusals:
         help = "give the fleet endpoints with this capability, or ask for less"
-        raise Diagnostics([Diagnostic("E204", str(refusal), None, help=help) for refusal in refusals])
+        raise Diagnostics([Diagnostic("E204", r.text(by_target), r.span, help=help) for r in refusals])
 
 
 def check(path: Path, *, overrides: Mapping[str, str]) -> str:
@@ -158,7 +172,7 @@ def compile_file(
 def _drafted(path: Path, plan: Plan, overrides: Mapping[str, str]) -> Draft:
     """Every stage but the last. Raises Diagnostics."""
     elaborated = parse_and_elaborate(path, overrides)
-    module = simplify(differentiate(elaborated))
+    module = tile(simplify(differentiate(elaborated)))
     admitted(module, plan)
     shares = shares_of(module, plan)
     programs = schedules(module)
@@ -186,6 +200,9 @@ def emit(path: Path, stage: str, *, plan: Plan, overrides: Mapping[str, str]) ->
         return print_module(module)
     module = simplify(module)
     if stage == "simplified":
+        return print_module(module)
+    module = tile(module)
+    if stage == "tiled":
         return print_module(module)
     programs = schedules(module)
     if stage == "schedule":
