@@ -1,0 +1,50 @@
+"""Kernels and regions: how long each takes, beside what it must do and what the machine can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from alphac.bench.contest import ask_once
+from alphac.bench.costs import Cost
+from alphac.bench.report import Row
+from alphac.bench.roofline import Roofline
+from alphac.bench.worker import Spec
+from alphac.ir.errors import InternalError
+
+
+def profile(bundle: Path, made: Sequence[Cost], limits: Roofline) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+    """Kernels in the order of the step, and regions."""
+    timed = ask_once(Spec("kernels", str(bundle), limits.threads))["kernels"]
+    if len(timed) != len(made):
+        raise InternalError(f"{len(timed)} kernels were timed, the schedule has {len(made)}")
+    seconds = [t["seconds"] for t in timed]
+    whole = sum(seconds)
+    kernels = [row(c.value, [c], s, whole, limits) for c, s in zip(made, seconds, strict=True)]
+    regions: dict[str, tuple[list[Cost], float]] = {}
+    for cost, taken in zip(made, seconds, strict=True):
+        costs, before = regions.get(cost.region, ([], 0.0))
+        regions[cost.region] = ([*costs, cost], before + taken)
+    return tuple(kernels), tuple(row(name, costs, s, whole, limits) for name, (costs, s) in regions.items())
+
+
+def row(name: str, costs: Sequence[Cost], seconds: float, whole: float, limits: Roofline) -> Row:
+    """One kernel, or several together."""
+    taken = max(seconds, 1e-9)
+    limit = sum(c.calls * limits.limit(c.flops / c.calls, c.bytes / c.calls) for c in costs)
+    return Row(
+        name=name,
+        region=costs[0].region,
+        op=_joined(c.op for c in costs),
+        span=costs[0].span if len(costs) == 1 else "",
+        calls=sum(c.calls for c in costs),
+        seconds=seconds,
+        share=seconds / whole,
+        gflops=sum(c.flops for c in costs) / taken / 1e9,
+        gbytes=sum(c.bytes for c in costs) / taken / 1e9,
+        percent=100 * limit / taken,
+    )
+
+
+def _joined(words: Iterable[str]) -> str:
+    return " ".join(dict.fromkeys(words))
