@@ -3,8 +3,8 @@
     python benchmarks/table.py [--run] [FILE.json …]
 
 FILE.json are reports of `alphac bench --json`, one per workload. With --run the workloads are measured first, against
-torch and jax on 2 threads and on 1: some minutes, alone on the machine. Prints one table per number of threads, with the
-machine's name and the date, and writes records/workloads-DATE.json.
+torch and jax on 2 threads and on 1: some minutes, alone on the machine. Prints one table per number of threads, with
+the machine's name and the date, and writes records/workloads-DATE.json.
 """
 
 from __future__ import annotations
