@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from alphac.backends.cache import Cache
-from alphac.backends.compile import INTEGERS, compile_object
+from alphac.backends.compile import compile_object
 from alphac.backends.segment import Segment, declaration, support
 from alphac.backends.target import KernelSource, Target
+from alphac.backends.translate import INTEGERS
 from alphac.ir.core import Op, Port, Value
-from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step
+from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles
 from alphac.ir.schedule_text import inlined_ops
 from alphac.ir.typesys import DType
 
@@ -66,7 +67,7 @@ class _Emission:
     program: Program
     symbols: Mapping[Kernel, str]
     texts: list[str] = field(default_factory=list[str])
-    loops: dict[Repeat, int] = field(default_factory=dict[Repeat, int])
+    loops: dict[Value, int] = field(default_factory=dict[Value, int])  # numbers of loops by their indices
 
     def record(self) -> Record:
         self.number = {id(b): i for i, b in enumerate(self.program.buffers)}
@@ -113,7 +114,7 @@ class _Emission:
             "kernels": [self._kernel(k, loops) for k, loops in _kernels(steps, ())],
         }
 
-    def _kernel(self, kernel: Kernel, loops: tuple[Repeat, ...]) -> Record:
+    def _kernel(self, kernel: Kernel, loops: tuple[Repeat | Tiles, ...]) -> Record:
         op, span = _blamed(kernel)
         stored = {id(view.buffer) for _, view in kernel.stores}
         return {
@@ -122,12 +123,20 @@ class _Emission:
             "stores": len(stored),
             "op": op,
             "span": span,
-            "loops": [self._loop(loop) for loop in loops],
+            "loops": [record for loop in loops for record in self._loop(loop)],
         }
 
-    def _loop(self, loop: Repeat) -> Record:
-        number = self.loops.setdefault(loop, len(self.loops))
-        return {"number": number, "count": loop.count, "reverse": loop.reverse}
+    def _loop(self, loop: Repeat | Tiles) -> Iterator[Record]:
+        """The loops that a step stands for: tiles are one for each axis."""
+        if isinstance(loop, Repeat):
+            yield {"number": self._number(loop.index), "count": loop.count, "reverse": loop.reverse, "rows": 0}
+        else:
+            for dim, index in zip(loop.dims, loop.indices, strict=True):
+                rows = dim.size // dim.shards if dim.shards else 0
+                yield {"number": self._number(index), "count": dim.size, "reverse": False, "rows": rows}
+
+    def _number(self, index: Value) -> int:
+        return self.loops.setdefault(index, len(self.loops))
 
     def _port(self, port: Port, buffer: Buffer) -> Record:
         attributes = {name: _plain(value) for name, value in port.attributes}
@@ -188,9 +197,11 @@ def _guards(steps: Iterable[Step]) -> Iterator[Guard]:
             yield from _guards(step.steps)
 
 
-def _kernels(steps: Iterable[Step], loops: tuple[Repeat, ...]) -> Iterator[tuple[Kernel, tuple[Repeat, ...]]]:
+def _kernels(
+    steps: Iterable[Step], loops: tuple[Repeat | Tiles, ...]
+) -> Iterator[tuple[Kernel, tuple[Repeat | Tiles, ...]]]:
     for step in steps:
         if isinstance(step, Launch):
             yield step.kernel, loops
-        elif isinstance(step, Repeat):
+        elif isinstance(step, Repeat | Tiles):
             yield from _kernels(step.steps, (*loops, step))

@@ -27,6 +27,8 @@ from alphac.ir.typesys import BF16, F32, SHARD, Dim, DType
 LEAF = 1024
 LANES = 16
 TILES = (128, 64, 32, 16)  # kept elements that are reduced together
+FEW = 1 << 15  # elements: dividing fewer among threads does not pay
+NEAR = 256 << 10  # bytes of a leaf that the second level of cache holds beside other things
 Emit = Callable[[Index, Handle], None]
 
 
@@ -393,7 +395,8 @@ class Columns:
         self.outer = [d for d in common.axes if d not in self.inner]
         width = size(self.inner)
         self.width = width
-        self.tile = next((t for t in TILES if size(self.outer) * width // t >= 8), TILES[-1])
+        most = 1 if common.op.operands[0].type.size <= FEW else 8
+        self.tile = next((t for t in TILES if size(self.outer) * width // t >= most), TILES[-1])
         if width <= max(self.tile, 48):
             self.tile = width
         self.tasks = [*self.outer, Dim("tile", -(-width // self.tile))]
@@ -401,47 +404,93 @@ class Columns:
         self.used = min(common.lanes, common.count)
         self.lanes: Array | None = None
         self.parts: Array | None = None
+        self.rows: Array | None = None
 
     def _columns(self, task: Index, body: Callable[[Index, Affine], None]) -> None:
         """Run `body(index, column)` for the kept elements of a tile."""
-        frame = self.frame
-        low = task["tile"] * self.tile
+        with self.frame.loop("j", number(0), self._count(task), self.tile) as j:
+            body(self._kept(task, j), j)
+
+    def _count(self, task: Index) -> Affine:
+        """How many kept elements a tile has."""
+        if self.width % self.tile == 0:
+            return number(self.tile)
+        return self.frame.least(number(self.width) - task["tile"] * self.tile, self.tile)
+
+    def _kept(self, task: Index, column: Affine) -> Index:
         outer = {d.name: task[d.name] for d in self.outer}
-        exact = self.width % self.tile == 0
-        count = number(self.tile) if exact else frame.least(number(self.width) - low, self.tile)
-        with frame.loop("j", number(0), count, self.tile) as j:
-            inner = named(self.inner, low + j)
-            body({**outer, **inner}, j)
+        return {**outer, **named(self.inner, task["tile"] * self.tile + column)}
 
     def each(self, task: Index, body: Callable[[Index], None]) -> None:
         self._columns(task, lambda index, _: body(index))
 
     def run(self, task: Index, shard: Affine | None, emit: Emit) -> None:
         common, frame = self.common, self.frame
-        if self.lanes is None:
-            self.lanes = frame.array("lane", common.accumulator, self.used * self.tile)
-        if common.leaves > 1 and self.parts is None:
-            self.parts = frame.array("part", common.accumulator, common.slots() * self.tile)
-        lanes, parts = self.lanes, self.parts
-
-        def leaf(first: Affine, slot: Affine) -> None:
-            self._leaf(task, shard, first, lanes)
-            if parts is not None:
-                with frame.loop("j", number(0), number(self.tile), self.tile) as j:
-                    frame.put(parts, slot * self.tile + j, frame.scratch_element(lanes, j))
+        if self.parts is None:
+            self.parts = frame.array("part", common.accumulator, max(1, common.slots()) * self.tile)
+        parts = self.parts
 
         def merge(slot: Affine) -> None:
-            assert parts is not None
             with frame.loop("j", number(0), number(self.tile), self.tile) as j:
                 at = slot * self.tile + j
                 left, right = frame.scratch_element(parts, at), frame.scratch_element(parts, at + self.tile)
                 frame.put(parts, at, common.combine(left, right))
 
-        common.each_leaf(leaf, merge)
-        sums = lanes if parts is None else parts
-        self._columns(task, lambda index, j: emit(index, common.rounded(frame.scratch_element(sums, j))))
+        common.each_leaf(lambda first, slot: self._leaf(task, shard, first, parts, slot * self.tile), merge)
+        self._columns(task, lambda index, j: emit(index, common.rounded(frame.scratch_element(parts, j))))
 
-    def _leaf(self, task: Index, shard: Affine | None, first: Affine, lanes: Array) -> None:
+    def _leaf(self, task: Index, shard: Affine | None, first: Affine, sums: Array, at: Affine) -> None:
+        """The sums of one leaf, side by side from `at` on."""
+        if isinstance(self.common, _Elements):
+            found = self._in_rows(self.common, task, shard, first)
+            if found is not None:
+                self._leaf_in_registers(self.common, task, first, found, (sums, at))
+                return
+        if self.lanes is None:
+            self.lanes = self.frame.array("lane", self.common.accumulator, self.used * self.tile)
+        lanes = self.lanes
+        self._leaf_in_memory(task, shard, first, lanes)
+        with self.frame.loop("j", number(0), number(self.tile), self.tile) as j:
+            self.frame.put(sums, at + j, self.frame.scratch_element(lanes, j))
+
+    def _in_rows(
+        self, common: _Elements, task: Index, shard: Affine | None, first: Affine
+    ) -> tuple[str, Affine, int] | None:
+        """Memory that holds a leaf's rows, each with its kept elements side by side: where they begin, and elements
+        from row to row. It is the operand's own, or scratch if that is small; None if lanes in memory do better."""
+        frame, tile = self.frame, self.tile
+        most = min(LEAF, common.count)
+        level = frame.source.level
+        r, j = symbol("r0", level + 1, 0, common.count - 1), symbol("j0", level + 2, 0, tile - 1)
+        place = frame.place(common.operand, common.index(self._kept(task, j), named(common.reduced, r), shard))
+        if place is not None and common.accumulator == common.operand.type.dtype:
+            view, flat = place
+            (row,), (column,) = r.symbols(), j.symbols()
+            stride = flat.coefficient(row)
+            if stride and flat.coefficient(column) == 1 and most * stride * common.accumulator.bytes <= NEAR:
+                return frame.names[id(view.buffer)], flat - r * stride - j + first * stride, stride
+        if most * tile * common.accumulator.bytes > NEAR // 8:
+            return None
+        if self.rows is None:
+            self.rows = frame.array("row", common.accumulator, most * tile)
+        rows = self.rows
+        with frame.loop("r", first, first + common.leaf_size(first), common.count) as r:
+            reduced, start = named(common.reduced, r), (r - first) * tile
+            self._columns(
+                task, lambda kept, j: frame.put(rows, start + j, common.element(common.operand, kept, reduced, shard))
+            )
+        return rows.name, number(0), tile
+
+    def _leaf_in_registers(
+        self, common: _Elements, task: Index, first: Affine, rows: tuple[str, Affine, int], to: tuple[Array, Affine]
+    ) -> None:
+        index, (memory, start, stride), (sums, at) = self.frame.source.index, rows, to
+        self.frame.source.line(
+            f"columns_{common.kind}({sums.name}, address({sums.name}, {index(at)}), address({memory}, {index(start)}),"
+            f" {stride}, {index(common.leaf_size(first))}, {index(self._count(task))})"
+        )
+
+    def _leaf_in_memory(self, task: Index, shard: Affine | None, first: Affine, lanes: Array) -> None:
         common, frame, tile = self.common, self.frame, self.tile
         with frame.loop("e", number(0), number(self.used * tile), self.used * tile) as e:
             frame.put(lanes, e, common.identity())

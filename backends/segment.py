@@ -7,13 +7,14 @@ hold.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from alphac.backends.target import Target
 from alphac.ir.core import Value
 from alphac.ir.errors import InternalError
 from alphac.ir.passes.plan_memory import meets
-from alphac.ir.schedule import Buffer, Guard, Kernel, Launch, Repeat, Step
+from alphac.ir.schedule import Buffer, Guard, Kernel, Launch, Repeat, Step, Tiles
 
 SHARDS, FIRST, MERGES, SCRATCH, SCRATCH_BYTES, LOOPS, BUFFERS = 0, 1, 2, 3, 4, 8, 16  # entries of the table
 MAX_RUNTIME_LOOPS = 4  # entries 8 … 11
@@ -207,7 +208,8 @@ class Segment:
         )
         offset = self._do(f"mul i64 %thread, {size}")
         own = self._do(f"add i64 {scratch}, {offset}")
-        self.tail = [f"i64 {v}" for v in (shards, first, merges, own, "%thread", "%threads")]
+        self.shards, self.first, self.offset = shards, first, offset
+        self.tail = [f"i64 {v}" for v in (shards, first, merges, own)]
         self.several = self._do("icmp ugt i64 %threads, 1")
         self._steps(steps)
         body = "\n".join(self.lines)
@@ -216,7 +218,11 @@ class Segment:
     def _steps(self, steps: Sequence[Step]) -> None:
         for step, met in zip(steps, meets(steps), strict=True):
             if isinstance(step, Launch):
-                self._launch(step.kernel)
+                self._launch(step.kernel, "%thread", "%threads")
+                if met:
+                    self._meet()
+            elif isinstance(step, Tiles):
+                self._tiles(step)
                 if met:
                     self._meet()
             elif isinstance(step, Guard):
@@ -226,10 +232,18 @@ class Segment:
             else:
                 raise InternalError("an exchange inside a segment")
 
-    def _launch(self, kernel: Kernel) -> None:
-        pointers = [f"ptr {self._load(self.entry[id(buffer)], 'ptr')}" for buffer in kernel.buffers()]
+    def _launch(self, kernel: Kernel, thread: str, threads: str) -> None:
+        pointers = [f"ptr {self._pointer(buffer)}" for buffer in kernel.buffers()]
         indices = [f"i64 {self.indices[v]}" for v in kernel.loops]
-        self.lines.append(f"  call void @{self.symbols[kernel]}({', '.join([*pointers, *indices, *self.tail])})")
+        team = [f"i64 {thread}", f"i64 {threads}"]
+        self.lines.append(f"  call void @{self.symbols[kernel]}({', '.join([*pointers, *indices, *self.tail, *team])})")
+
+    def _pointer(self, buffer: Buffer) -> str:
+        """Where a buffer lies; of a private one, this thread's copy."""
+        pointer = self._load(self.entry[id(buffer)], "ptr")
+        if buffer.role != "private":
+            return pointer
+        return self._do(f"getelementptr i8, ptr {pointer}, i64 {self.offset}")
 
     def _meet(self) -> None:
         meet, go_on = self._label("meet"), self._label("go_on")
@@ -267,6 +281,37 @@ class Segment:
         self.lines.insert(place, f"  {index} = phi i64 [ {start}, %{before} ], [ {following}, %{self.block} ]")
         self.lines.append(f"  {following} = add i64 {index}, {by}")
         over = self._do(f"icmp eq i64 {following}, {end}")
+        self.lines.append(f"  br i1 {over}, label %{after}, label %{body}")
+        self._begin(after)
+
+    def _tiles(self, step: Tiles) -> None:
+        """This thread's part of the owned indices of `dims`, counted as one."""
+        sizes = [d.size // d.shards if d.shards else d.size for d in step.dims]
+        grown = bool(step.dims[0].shards)
+        total = str(math.prod(sizes))
+        if grown:
+            total = self._do(f"mul i64 {self.shards}, {total}")
+        ends: list[str] = []
+        for thread in ("%thread", self._do("add i64 %thread, 1")):
+            ends.append(self._do(f"udiv i64 {self._do(f'mul i64 {total}, {thread}')}, %threads"))
+        body, after = self._label("tile"), self._label("tiled")
+        at, following = f"%at{self.count}", f"%next{self.count}"
+        before = self.block
+        none = self._do(f"icmp eq i64 {ends[0]}, {ends[1]}")
+        self.lines.append(f"  br i1 {none}, label %{after}, label %{body}")
+        self._begin(body)
+        self.lines.append(f"  {at} = phi i64 [ {ends[0]}, %{before} ], [ {following}, %{body} ]")
+        rest = at
+        for value, size in zip(reversed(step.indices[1:]), reversed(sizes[1:]), strict=True):
+            self.indices[value] = self._do(f"urem i64 {rest}, {size}")
+            rest = self._do(f"udiv i64 {rest}, {size}")
+        if grown:
+            rest = self._do(f"add i64 {rest}, {self._do(f'mul i64 {self.first}, {sizes[0]}')}")
+        self.indices[step.indices[0]] = rest
+        for launch in step.steps:
+            self._launch(launch.kernel, "0", "1")
+        self.lines.append(f"  {following} = add i64 {at}, 1")
+        over = self._do(f"icmp eq i64 {following}, {ends[1]}")
         self.lines.append(f"  br i1 {over}, label %{after}, label %{body}")
         self._begin(after)
 

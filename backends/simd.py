@@ -16,10 +16,20 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from alphac.backends.simd_columns import LANES, column_loops
 from alphac.backends.tiling import VECTORS, shapes
-from alphac.backends.vector import I32, I64, POINTER, bytes_of, call, combine, element_pointer, llvm_type, suffix_of
-
-LANES = 16  # of a reduction, whatever the vector registers' width
+from alphac.backends.vector import (
+    I32,
+    I64,
+    POINTER,
+    bytes_of,
+    call,
+    combine,
+    element_pointer,
+    identity_of,
+    llvm_type,
+    suffix_of,
+)
 
 
 def _vector(type_: ir.Type, count: int) -> ir.Type:
@@ -47,15 +57,6 @@ def _load(builder: Any, pointer: Any, index: Any, type_: ir.Type, count: int = 1
 def _store(builder: Any, value: Any, pointer: Any, index: Any, type_: ir.Type) -> None:
     place = element_pointer(builder, pointer, index, type_)
     builder.store(value, builder.bitcast(place, value.type.as_pointer())).align = bytes_of(type_)
-
-
-def _identity(kind: str, dtype: Any) -> Any:
-    if kind == "add":
-        return 0
-    if isinstance(dtype, types.Float):
-        return float("inf") if kind == "minimum" else float("-inf")
-    low = -(1 << (dtype.bitwidth - 1)) if dtype.signed else 0
-    return low + (1 << dtype.bitwidth) - 1 if kind == "minimum" else low
 
 
 def _function(builder: Any, name: str, result: ir.Type, parameters: list[ir.Type]) -> tuple[Any, Any]:
@@ -95,7 +96,7 @@ def _lanes_body(b: Any, function: Any, kind: str, dtype: Any, count: int) -> Non
     pointer, n = function.args
     element, vectors = llvm_type(dtype), LANES // count
     vector = _vector(element, count)
-    identity = ir.Constant(vector, [ir.Constant(element, _identity(kind, dtype))] * count)
+    identity = ir.Constant(vector, [ir.Constant(element, identity_of(kind, dtype))] * count)
     entry, loop, tail, last, done = b.block, *(b.append_basic_block(x) for x in ("rows", "tail", "last", "done"))
     whole = b.and_(n, I64(-LANES))
     b.cbranch(b.icmp_unsigned(">", whole, I64(0)), loop, tail)
@@ -354,6 +355,7 @@ def _transposed(b: Any, rows: list[Any]) -> list[Any]:
 def vector_loops(lanes: int, registers: int) -> dict[str, Any]:
     """The SIMD loops for a vector width (f32 elements) and a number of registers, by the names that source uses."""
     loops = {f"lanes_{kind}": _lanes(kind, 4 * lanes) for kind in ("add", "minimum", "maximum")}
+    loops |= column_loops(lanes)
     for vectors in VECTORS:
         loops[f"transpose_{vectors}"] = _transpose(vectors, 4 * lanes)
     for height, vectors in shapes(registers):

@@ -72,7 +72,15 @@ class Arena:
             shape = (shape[0] * self.shards, *shape[1:])
         if buffer.role == "nodes":
             shape = (self.nodes, *shape)
-        return np.ndarray(shape, STORAGE[buffer.dtype], self._memory, self._places["arena"] + offset)
+        return np.ndarray(shape, STORAGE[buffer.dtype], self._memory, self._places[_part(buffer)] + offset)
+
+    def place(self, buffer: BufferRecord, offset: int) -> int:
+        """The address of a buffer; of a private one, the first thread's."""
+        return self.address(_part(buffer)) + offset
+
+
+def _part(buffer: BufferRecord) -> str:
+    return "scratch" if buffer.role == "private" else "arena"
 
 
 def _aligned(size: int) -> int:

@@ -47,7 +47,7 @@ class Program:
             arena.address("barrier"),
             libc_function("sched_yield"),
         )
-        self.table[TABLE:] = [arena.address("arena") + offset for offset in offsets]
+        self.table[TABLE:] = [arena.place(b, o) for b, o in zip(record.buffers, offsets, strict=True)]
         self.scopes = scope
         self.steps = tuple(self._prepare(step, library) for step in record.steps)
 

@@ -218,6 +218,10 @@ def test_replay_runs_loops_as_the_segment_does(executor: Run) -> None:
     assert " ".join(name + "".join(map(str, inner)) for name, inner in calls) == (
         "a b0 c01 d01 c00 d00 e0 b1 c11 d11 c10 d10 e1 f0 f1"
     )
+    calls.clear()
+    role.arena.first, role.arena.shards = 3, 2
+    replay._kernels([KernelRecord("g", (), 0, "g", "", (LoopRecord(3, 20, rows=2), inner))], 0, [])
+    assert " ".join("".join(map(str, inner)) for _, inner in calls) == "61 60 71 70 81 80 91 90"
 
 
 class Notes:

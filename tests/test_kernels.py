@@ -93,12 +93,15 @@ def same_bits(
 
 
 # ---------------------------------------------------------------------- reductions, contractions, special ops
-def reduced(dtype: DType, dims: tuple[Dim, ...], over: tuple[str, ...], op: str = "sum", combine: str = "") -> Case:
+def reduced(
+    dtype: DType, dims: tuple[Dim, ...], over: tuple[str, ...], op: str = "sum", combine: str = "", plain: bool = False
+) -> Case:
     def make(b: Builder, x: Value) -> Value:
-        y = b(f"reduce_{op}", b("mul", x, b("abs", x)), over=over)
+        y = b(f"reduce_{op}", x if plain else b("mul", x, b("abs", x)), over=over)
         return b.combine(y, combine) if combine else b("neg", y)
 
-    return Case(f"{op} {dtype} {dims} over {over} {combine}", (tensor(dtype, *dims),), make)
+    note = combine + (" plain" if plain else "")
+    return Case(f"{op} {dtype} {dims} over {over} {note}", (tensor(dtype, *dims),), make)
 
 
 REDUCTIONS = [
@@ -117,6 +120,10 @@ REDUCTIONS = [
     reduced(I32, (BATCH, LONG), ("long",)),
     reduced(U8, (BATCH, H), ("batch",), "max", "max"),
     reduced(I64, (BATCH, H), ("batch",), "min", "min"),
+    reduced(F32, (BATCH, H), ("batch",), combine="sum", plain=True),
+    reduced(F32, (Dim("batch", 12000, 8), H), ("batch",), combine="sum", plain=True),
+    reduced(F32, (LONG, BATCH, C), ("long",), "max", plain=True),
+    *(reduced(t, (LONG, C, H), ("long",), plain=True) for t in (F32, F64, U8, I64)),
 ]
 
 
@@ -225,7 +232,7 @@ def test_every_form_with_every_share(case: Case, shares: tuple[int, ...]):
 
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_vector_widths_share_bits(name: str):
-    cases = [REDUCTIONS[1], REDUCTIONS[2], CONTRACTIONS[1], CONTRACTIONS[2], CONTRACTIONS[5], CONTRACTIONS[16]]
+    cases = [*REDUCTIONS[1:3], *REDUCTIONS[-7:], CONTRACTIONS[1], CONTRACTIONS[2], CONTRACTIONS[5], CONTRACTIONS[16]]
     same_bits(function_of(cases), name=name)
 
 

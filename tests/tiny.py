@@ -22,7 +22,7 @@ from alphac.backends.kernels import TYPES
 from alphac.backends.registry import host_target
 from alphac.backends.segment import declaration, support
 from alphac.backends.target import KernelSource
-from alphac.backends.vector import memory
+from alphac.backends.vector import SCALARS
 from alphac.ir.typesys import F32, I64
 from alphac.runtime import bundle as b
 
@@ -31,6 +31,7 @@ ROWS = BATCH // SHARDS
 IDENTITY = "ab" * 32
 OBJECT = f"objects/{host_target().name}.o"
 
+NAMES = {**SCALARS, **TYPES}
 _TAIL = "shards, first, merges, scratch, thread, threads"
 _TREE = """
         depth += 1
@@ -40,7 +41,7 @@ _TREE = """
                 {nodes}[(depth - 1) * {width} + k] = {nodes}[(depth - 1) * {width} + k] + {nodes}[depth * {width} + k]
 """
 KERNELS: dict[str, tuple[tuple[Any, ...], str]] = {
-    "start": ((F32, I64), "w, n|for k in range(3):\n    w[k] = half\nn[0] = 0"),
+    "start": ((F32, I64), "w, n|for k in range(3):\n    w[k] = f32(0.5)\nn[0] = 0"),
     "sums": (
         (F32, F32),
         "nodes, x|merge = memory(merges, i64, 0, 1)\ndepth = 0\nfor s in range(shards):\n"
@@ -49,43 +50,32 @@ KERNELS: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "losses": (
         (F32, F32, F32),
-        "nodes, x, w|merge = memory(merges, i64, 0, 1)\ndepth = 0\nfor s in range(shards):\n    total = zero\n"
+        "nodes, x, w|merge = memory(merges, i64, 0, 1)\ndepth = 0\nfor s in range(shards):\n    total = f32(0.0)\n"
         "    for r in range(2 * s, 2 * s + 2):\n        for k in range(3):\n"
         "            total = total + x[r * 3 + k] * w[k]\n"
         "    nodes[depth] = total" + _TREE.format(width=1, nodes="nodes").replace("\n        ", "\n    "),
     ),
-    "loss": ((F32, F32), "loss, nodes|loss[0] = nodes[0] / eight"),
-    "update": ((F32, F32), "w, sums|for k in range(3):\n    w[k] = w[k] * decay + sums[k] * rate"),
+    "loss": ((F32, F32), "loss, nodes|loss[0] = nodes[0] / f32(8.0)"),
+    "update": ((F32, F32), "w, sums|for k in range(3):\n    w[k] = w[k] * f32(0.9) + sums[k] * f32(0.01)"),
     "count": ((I64,), "n|n[0] = n[0] + 1"),
     "firsts": (
         (F32, F32, I64),
-        "nodes, x, valid|merge = memory(merges, i64, 0, 1)\ndepth = 0\nfor s in range(shards):\n    total = zero\n"
+        "nodes, x, valid|merge = memory(merges, i64, 0, 1)\ndepth = 0\nfor s in range(shards):\n    total = f32(0.0)\n"
         "    for r in range(2 * s, 2 * s + 2):\n        if 2 * first + r < valid[0]:\n"
         "            total = total + x[r * 3]\n    nodes[depth] = total"
         + _TREE.format(width=1, nodes="nodes").replace("\n        ", "\n    "),
     ),
     "add": ((F32, F32, F32), "after, before, nodes|after[0] = before[0] + nodes[0]"),
     "mean": ((F32, F32, I64), "mean, total, count|mean[0] = total[0] / f32(count[0])"),
-    "scale": ((F32, F32, F32), "y, x, w|for i in range(6 * shards):\n    y[i] = x[i] * w[i % 3]"),
-    "trace": ((F32, F32), "trace, z|trace[i] = trace[i] * ten + f32(j) + z[0]"),
+    "scale": ((F32, F32, F32), "y, x, w|for i in range(6 * shards):\n    y[i] = x[i] * w[mod(i, 3)]"),
+    "trace": ((F32, F32), "trace, z|trace[i] = trace[i] * f32(10.0) + f32(j) + z[0]"),
 }
 LOOPED = {"trace": 2}
 ALL_THREADS = """
 def k_scale(y, x, w, shards, first, merges, scratch, thread, threads):
-    for i in range(6 * shards * thread // threads, 6 * shards * (thread + 1) // threads):
-        y[i] = x[i] * w[i % 3]
+    for i in range(div(6 * shards * thread, threads), div(6 * shards * (thread + 1), threads)):
+        y[i] = x[i] * w[mod(i, 3)]
 """
-CONSTANTS: dict[str, object] = {
-    "half": np.float32(0.5),
-    "zero": np.float32(0),
-    "eight": np.float32(8),
-    "decay": np.float32(0.9),
-    "rate": np.float32(0.01),
-    "ten": np.float32(10),
-    "f32": np.float32,
-    "memory": memory,
-    "i64": TYPES["i64"],
-}
 
 
 def kernel(name: str) -> KernelSource:
@@ -95,7 +85,7 @@ def kernel(name: str) -> KernelSource:
     loops = ["i, ", "j, "][: LOOPED.get(name, 0)]
     lines = "\n".join(f"        {line}" for line in body.split("\n"))
     source = f"def k_{name}({names}, {''.join(loops)}{_TAIL}):\n    if thread == 0:\n{lines}\n"
-    return KernelSource(f"k_{name}", ALL_THREADS if name == "scale" else source, parameters, len(loops), 0, CONSTANTS)
+    return KernelSource(f"k_{name}", ALL_THREADS if name == "scale" else source, parameters, len(loops), 0, NAMES)
 
 
 def segment(name: str, *parts: tuple[str, tuple[int, ...]] | int, loops: int = 0) -> str:
