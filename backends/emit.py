@@ -7,7 +7,7 @@ imported here, so they are dicts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from alphac.ir.schedule_text import inlined_ops
 from alphac.ir.typesys import DType
 
 Record = dict[str, Any]
+SegmentMaker = Callable[[str, Program, Mapping[Kernel, str], Sequence[Value]], Segment]
 PARTIAL = {"div", "floordiv", "mod", "pow", "sqrt", "rsqrt", "log", "log1p", "exp", "expm1"}
 
 
@@ -41,8 +42,8 @@ class Code:
         return compile_object(self.sources.values(), self.segments, self.target, store, processes)
 
 
-def lower_programs(programs: Iterable[Program], target: Target) -> Code:
-    """Lower every kernel and write every segment of some programs."""
+def lower_programs(programs: Iterable[Program], target: Target, segment: SegmentMaker = Segment) -> Code:
+    """Lower every kernel and write every segment of some programs; `segment` makes the writer of one."""
     code = Code(target, {}, {}, "", 0)
     texts = [support(target)]
     for program in programs:
@@ -52,7 +53,7 @@ def lower_programs(programs: Iterable[Program], target: Target) -> Code:
             symbols[kernel] = source.name
             code.sources[source.name] = source
             code.scratch = max(code.scratch, source.scratch)
-        emitted = _Emission(program, symbols)
+        emitted = _Emission(program, symbols, segment)
         code.records[program.name] = emitted.record()
         texts.extend(emitted.texts)
     texts += [declaration(s.name, len(s.parameters), s.loops + INTEGERS) for s in code.sources.values()]
@@ -66,6 +67,7 @@ class _Emission:
 
     program: Program
     symbols: Mapping[Kernel, str]
+    segment: SegmentMaker
     texts: list[str] = field(default_factory=list[str])
     loops: dict[Value, int] = field(default_factory=dict[Value, int])  # numbers of loops by their indices
 
@@ -106,7 +108,7 @@ class _Emission:
 
     def _segment(self, steps: tuple[Step, ...], outer: tuple[Value, ...]) -> Record:
         symbol = re.sub(r"\W", "_", f"segment_{self.program.name}_{len(self.texts)}")
-        self.texts.append(Segment(symbol, self.program.buffers, self.symbols, outer).text(steps))
+        self.texts.append(self.segment(symbol, self.program, self.symbols, outer).text(steps))
         return {
             "kind": "segment",
             "symbol": symbol,

@@ -18,7 +18,6 @@ from alphac.bench.contest import Contestant
 from alphac.bench.report import Contest, Entry, Report, Spread
 from alphac.bench.worker import Spec
 from alphac.diagnostics import Diagnostics
-from alphac.ir.core import Module
 
 ROOT = Path(__file__).parents[1]
 WORKLOADS = ROOT / "benchmarks" / "workloads"
@@ -66,7 +65,8 @@ def test_everything_of_ours_is_measured(report: Report) -> None:
 def test_kernels_are_those_of_the_step(report: Report) -> None:
     for contest in report.contests:
         assert len(contest.kernels) == report.kernels > 0
-        assert sum(row.share for row in contest.kernels) == pytest.approx(1)
+        assert all(row.seconds > 0 for row in contest.kernels)
+        assert 0 < sum(row.share for row in contest.kernels) <= 1
         assert sum(row.seconds for row in contest.regions) == pytest.approx(sum(r.seconds for r in contest.kernels))
         assert {row.name for row in contest.regions} == {row.region for row in contest.kernels}
         assert "guess" in {row.region for row in contest.kernels}
@@ -91,8 +91,9 @@ def test_a_ratio_is_their_time_over_ours() -> None:
 
 
 # ---------------------------------------------------------------------- costs
-def step_of(source: Path) -> Module:
-    return pipeline.simplify(pipeline.differentiate(pipeline.parse_and_elaborate(source, {})))
+def costs_of(source: Path) -> list[costs.Cost]:
+    module = pipeline.simplify(pipeline.differentiate(pipeline.parse_and_elaborate(source, {})))
+    return costs.step_costs(module, pipeline.schedules(module)["step"])
 
 
 PRODUCTS = """system products
@@ -124,7 +125,7 @@ def test_costs_are_those_of_the_products(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", x=np.zeros((16, 56), np.float32))
     source = tmp_path / "products.alpha"
     source.write_text(PRODUCTS, encoding="utf-8")
-    products = [c for c in costs.step_costs(step_of(source)) if c.op == "contract"]
+    products = [c for c in costs_of(source) if c.op == "contract"]
     alone = sorted(2 * 16 * size for size in (56 * 40, 40 * 24, 40 * 24, 40 * 24, 56 * 40))
     for found, least in zip(sorted(c.flops for c in products), alone, strict=True):
         assert least <= found <= 1.1 * least  # what is fused into a product counts too

@@ -82,7 +82,7 @@ class Bench:
         for threads in options.threads:
             entries = self._contest(threads, again=not contests)
             contests.append(self._complete(first, module, threads, entries))
-        made = costs.step_costs(module)
+        made = costs.step_costs(module, pipeline.schedules(module)["step"])
         return Report(
             system=first.manifest.system,
             target=first.class_of(first.manifest.solo).target,
@@ -221,11 +221,12 @@ class Bench:
         measured = ask_once(Spec("roofline", threads=threads))
         bandwidth = {int(size): rate for size, rate in measured["bandwidth"].items()}
         limits = Roofline(threads, measured["flops"], bandwidth)
-        made = costs.step_costs(module)
+        programs = pipeline.schedules(module)
+        made = costs.step_costs(module, programs["step"])
         kernels, regions = (), ()
         if self.options.kernels:
             self.tell("kernels")
-            kernels, regions = profile(bundle.path, made, limits)
+            kernels, regions = profile(bundle, programs, made, limits, self.directory)
         return Contest(
             threads=threads,
             entries=entries,

@@ -2,7 +2,8 @@
 
 flops   of ops that compute: elementwise ones on floats, reductions, contractions, combinations. Moving and indexing
         count nothing, an element that a kernel evaluates twice counts once.
-bytes   what a kernel must read and write: each part of a buffer that it touches once each way, the whole batch.
+bytes   what a kernel must read and write: each part of a buffer that it touches once each way, the whole batch. What
+        lives in a thread's scratch memory does not count: it stays in the nearest cache.
 """
 
 from __future__ import annotations
@@ -14,17 +15,16 @@ from pathlib import Path
 
 from alphac.ir.core import Block, Module, Op
 from alphac.ir.ops.define import definition
-from alphac.ir.schedule import Kernel, Launch, Repeat, Step, View
+from alphac.ir.schedule import Kernel, Launch, Program, Repeat, Step, Tiles, View
 from alphac.ir.schedule_text import inlined_ops
 from alphac.ir.span import Span
-from alphac.pipeline import schedules
 
 PREFIX = "region."
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One kernel of a step: flops and bytes are those of all its `calls` together.
+    """One launch of a kernel in a step: flops and bytes are those of all its `calls` together.
 
     region   the region that its op is written in; for an op outside of regions its file, in parentheses
     op       the op with a loop of its own, or what is stored
@@ -41,9 +41,8 @@ class Cost:
     bytes: float
 
 
-def step_costs(module: Module) -> list[Cost]:
-    """The kernels of a compiled module's step in the order of their launch."""
-    program = schedules(module)["step"]
+def step_costs(module: Module, program: Program) -> list[Cost]:
+    """The kernels of a compiled module's step, its `program`, in the order of their launch."""
     regions = dict(_region_spans(module))
     return [_cost(kernel, calls, regions) for kernel, calls in _launches(program.steps, 1)]
 
@@ -54,6 +53,8 @@ def _launches(steps: tuple[Step, ...], calls: int) -> Iterator[tuple[Kernel, int
             yield step.kernel, calls
         elif isinstance(step, Repeat):
             yield from _launches(step.steps, calls * step.count)
+        elif isinstance(step, Tiles):
+            yield from _launches(step.steps, calls * math.prod(d.size for d in step.dims))
 
 
 def _cost(kernel: Kernel, calls: int, regions: dict[Span, str]) -> Cost:
@@ -97,7 +98,7 @@ def kernel_bytes(kernel: Kernel) -> int:
     """Bytes that one call must move."""
     stored = {_place(view): view for _, view in kernel.stores}
     read = {_place(view): view for view in kernel.reads.values()}
-    return sum(_view_bytes(view) for view in (*stored.values(), *read.values()))
+    return sum(_view_bytes(view) for view in (*stored.values(), *read.values()) if view.buffer.role != "private")
 
 
 def _place(view: View) -> tuple[int, tuple[str, ...]]:

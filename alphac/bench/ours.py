@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +13,14 @@ import numpy as np
 from alphac.bench.peers import BATCHES, PARAMETERS
 from alphac.runtime.arena import STORAGE
 from alphac.runtime.bundle import Bundle, read_bundle
+from alphac.runtime.devices import Library
 from alphac.runtime.errors import BundleRefused, InputRefused
 from alphac.runtime.executor import Executor
 from alphac.runtime.groups import Alone
 from alphac.runtime.role import Options, Role, Writer
 from alphac.runtime.training import Machine, Training, open_data
 
+Load = Callable[[bytes, Sequence[str], str], Library]
 ENDLESS = 1 << 40
 BATCHES_LIMIT = 256 << 20  # bytes of batches that peers are given
 
@@ -39,9 +41,9 @@ def open_endless(path: Path) -> Bundle:
     return Bundle(bundle.path, dataclasses.replace(manifest, training=training, evaluations=()))
 
 
-def open_machine(bundle: Bundle, threads: int) -> tuple[Machine, float]:
-    """The role, its states at their first values; and how many seconds the data took."""
-    executor = Executor(bundle, bundle.class_of(bundle.manifest.solo), 0, threads)
+def open_machine(bundle: Bundle, threads: int, load: Load | None = None) -> tuple[Machine, float]:
+    """The role, its states at their first values; and how many seconds the data took. `load` links its object."""
+    executor = Executor(bundle, bundle.class_of(bundle.manifest.solo), 0, threads, load)
     began = time.monotonic()
     data = open_data(bundle)
     loading = time.monotonic() - began

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from alphac.backends.registry import target
 from alphac.bench.contest import ask_once
 from alphac.bench.costs import Cost
+from alphac.bench.instrument import instrument
 from alphac.bench.report import Row
 from alphac.bench.roofline import Roofline
-from alphac.bench.worker import Spec
+from alphac.bench.worker import INSTRUMENTED, Spec
 from alphac.ir.errors import InternalError
+from alphac.ir.schedule import Program
+from alphac.runtime.bundle import Bundle
 
 
-def profile(bundle: Path, made: Sequence[Cost], limits: Roofline) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
-    """Kernels in the order of the step, and regions."""
-    timed = ask_once(Spec("kernels", str(bundle), limits.threads))["kernels"]
-    if len(timed) != len(made):
-        raise InternalError(f"{len(timed)} kernels were timed, the schedule has {len(made)}")
-    seconds = [t["seconds"] for t in timed]
-    whole = sum(seconds)
+def profile(
+    bundle: Bundle, programs: Mapping[str, Program], made: Sequence[Cost], limits: Roofline, directory: Path
+) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+    """Kernels in the order of the step, and regions. `directory` takes the instrumented code."""
+    record = bundle.class_of(bundle.manifest.solo)
+    instrumented = instrument(programs, target(record.target))
+    if [kernel.name for kernel in instrumented.launches] != [cost.kernel for cost in made]:
+        raise InternalError("the launches in code are not those of the schedule")
+    (directory / INSTRUMENTED).write_bytes(instrumented.code)
+    spec = Spec("kernels", str(bundle.path), limits.threads, str(directory))
+    timed = ask_once(replace(spec, launches=len(made), stride=instrumented.stride))
+    seconds, whole = timed["launches"], timed["step"]
     kernels = [row(c.value, [c], s, whole, limits) for c, s in zip(made, seconds, strict=True)]
     regions: dict[str, tuple[list[Cost], float]] = {}
     for cost, taken in zip(made, seconds, strict=True):

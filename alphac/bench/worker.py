@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 KINDS = ("alphac", "torch", "jax", "export", "kernels", "roofline")
+INSTRUMENTED = "instrumented.o"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Spec:
     directory  the contest's: what peers start from
     variant    of a peer
     steps      how many first losses are told
+    launches, stride   of instrumented code, which lies in the directory
     began      when the process was started, by the system's monotonic clock
     """
 
@@ -39,6 +41,8 @@ class Spec:
     directory: str = ""
     variant: str = ""
     steps: int = 1
+    launches: int = 0
+    stride: int = 0
     began: float = 0.0
 
 
@@ -145,7 +149,8 @@ def answer(spec: Spec) -> dict[str, Any]:
     if spec.kind == "kernels":
         from alphac.bench import kernels
 
-        return {"kernels": [asdict(k) for k in kernels.measure(Path(spec.path), spec.threads)]}
+        code = Path(spec.directory) / INSTRUMENTED
+        return asdict(kernels.measure(Path(spec.path), code, spec.launches, spec.stride, spec.threads))
     from alphac.bench import roofline
 
     return asdict(roofline.measure(spec.threads))
