@@ -21,7 +21,7 @@ from alphac.backends.target import Target
 
 CHAINS = 12  # independent sums: more than the latency of an fma times how many a cycle starts
 STREAMS = 8  # vectors per turn of a streaming loop
-SIZES = (128 << 10, 1 << 20, 8 << 20, 64 << 20, 256 << 20)  # bytes streamed, all threads together
+SIZES = (16 << 10, 128 << 10, 1 << 20, 8 << 20, 64 << 20, 256 << 20)  # bytes streamed, all threads together
 TRIALS, TRIAL = 5, 0.02  # the best of so many trials of about so many seconds
 FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
