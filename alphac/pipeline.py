@@ -27,6 +27,7 @@ from alphac.ir.passes.pad_windows import PadWindows
 from alphac.ir.passes.place import PlacementError, Share, place
 from alphac.ir.passes.project import schedule
 from alphac.ir.passes.simplify import Simplify
+from alphac.ir.passes.tile import Tile
 from alphac.ir.protocol import protocol
 from alphac.ir.schedule import Program
 from alphac.ir.schedule_text import print_program
@@ -36,7 +37,7 @@ from alphac.ir.verify import verify
 if TYPE_CHECKING:
     from alphac.backends.emit import Code
 
-STAGES = ("tree", "ir", "adjoint", "simplified", "schedule", "kernels", "protocol")
+STAGES = ("tree", "ir", "adjoint", "simplified", "tiled", "schedule", "kernels", "protocol")
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,13 @@ def simplify(module: Module) -> Module:
     for run_pass in (Expand(), Simplify(), PadWindows()):
         module = run_pass.run(module)
         verify(module, differentiated=True)
+    return module
+
+
+def tile(module: Module) -> Module:
+    """Groups of ops that run index by index of outer axes put together."""
+    module = Tile().run(module)
+    verify(module, differentiated=True)
     return module
 
 
@@ -152,7 +160,7 @@ def compile_file(
 def _drafted(path: Path, plan: Plan, overrides: Mapping[str, str]) -> Draft:
     """Every stage but the last. Raises Diagnostics."""
     elaborated = parse_and_elaborate(path, overrides)
-    module = simplify(differentiate(elaborated))
+    module = tile(simplify(differentiate(elaborated)))
     admitted(module, plan)
     shares = shares_of(module, plan)
     programs = schedules(module)
@@ -180,6 +188,9 @@ def emit(path: Path, stage: str, *, plan: Plan, overrides: Mapping[str, str]) ->
         return print_module(module)
     module = simplify(module)
     if stage == "simplified":
+        return print_module(module)
+    module = tile(module)
+    if stage == "tiled":
         return print_module(module)
     programs = schedules(module)
     if stage == "schedule":

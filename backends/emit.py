@@ -13,8 +13,9 @@ from typing import Any
 
 from alphac.backends.cache import Cache
 from alphac.backends.compile import compile_object
-from alphac.backends.segment import Segment, declaration, support
+from alphac.backends.segment import Segment, declaration
 from alphac.backends.target import KernelSource, Target
+from alphac.backends.team import support
 from alphac.backends.translate import INTEGERS
 from alphac.ir.core import Op, Port, Value
 from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles
@@ -73,10 +74,12 @@ class _Emission:
 
     def record(self) -> Record:
         self.number = {id(b): i for i, b in enumerate(self.program.buffers)}
+        steps = self._steps(self.program.steps, ())
         return {
             "name": self.program.name,
             "buffers": [_buffer(b) for b in self.program.buffers],
-            "steps": self._steps(self.program.steps, ()),
+            "steps": steps,
+            "whole": self._whole(steps),
             "arguments": [self._port(p, b) for p, b in self.program.arguments],
             "results": [self._port(p, b) for p, b in self.program.results],
         }
@@ -106,12 +109,21 @@ class _Emission:
         finish()
         return records
 
-    def _segment(self, steps: tuple[Step, ...], outer: tuple[Value, ...]) -> Record:
+    def _whole(self, steps: Sequence[Record]) -> str:
+        """The segment of all steps. Without an exchange it is there already."""
+        if len(steps) == 1 and steps[0]["kind"] == "segment":
+            return steps[0]["symbol"]
+        return self._function(self.program.steps, ()) if steps else ""
+
+    def _function(self, steps: tuple[Step, ...], outer: tuple[Value, ...]) -> str:
         symbol = re.sub(r"\W", "_", f"segment_{self.program.name}_{len(self.texts)}")
         self.texts.append(self.segment(symbol, self.program, self.symbols, outer).text(steps))
+        return symbol
+
+    def _segment(self, steps: tuple[Step, ...], outer: tuple[Value, ...]) -> Record:
         return {
             "kind": "segment",
-            "symbol": symbol,
+            "symbol": self._function(steps, outer),
             "guards": [[self.number[id(b)] for b in guard.buffers] for guard in _guards(steps)],
             "kernels": [self._kernel(k, loops) for k, loops in _kernels(steps, ())],
         }

@@ -1,8 +1,8 @@
-"""Segments: the steps between two exchanges as one native function, called by every thread of a team.
+"""Segments: the steps between two exchanges, or all of a program's, as one native function, called by every thread of
+a team.
 
 The functions are LLVM IR as text: they load pointers from the table, call the kernels, and meet at a spin barrier
-behind those whose results are needed next. docs/architecture.md, "Native interface", says what the table and the team
-hold.
+behind those whose results are needed next. docs/architecture.md, "Native interface", says what the table holds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from alphac.backends.target import Target
 from alphac.ir.core import Value
 from alphac.ir.errors import InternalError
 from alphac.ir.passes.plan_memory import meets
@@ -19,157 +18,6 @@ from alphac.ir.schedule import Buffer, Guard, Kernel, Launch, Program, Repeat, S
 SHARDS, FIRST, MERGES, SCRATCH, SCRATCH_BYTES, LOOPS, BUFFERS = 0, 1, 2, 3, 4, 8, 16  # entries of the table
 MAX_RUNTIME_LOOPS = 4  # entries 8 … 11
 _EXPONENT = {16: 8, 32: 8, 64: 11}  # bits of the exponent of bf16, f32, f64
-
-# A wait looks at a word, and pauses for a short while, as the others are about to come. Then it lets other threads run,
-# since there may be fewer cores than threads. A worker without work sleeps at last.
-_SUPPORT = """
-declare void @{pause}({pause_types})
-
-define internal i64 @alphac_wait(ptr %word, i64 %seen, ptr %give_way) noinline {{
-entry:
-  br label %look
-look:
-  %turn = phi i64 [ 0, %entry ], [ %next, %again ]
-  %now = load atomic i64, ptr %word acquire, align 8
-  %over = icmp ne i64 %now, %seen
-  br i1 %over, label %done, label %patient
-patient:
-  %early = icmp ult i64 %turn, 500
-  br i1 %early, label %pausing, label %yielding
-pausing:
-  call void @{pause}({pause_arguments})
-  br label %again
-yielding:
-  call i32 %give_way()
-  br label %again
-again:
-  %next = add i64 %turn, 1
-  br label %look
-done:
-  ret i64 %now
-}}
-
-define internal void @alphac_barrier(ptr %table, i64 %threads) noinline {{
-entry:
-  %place = getelementptr i64, ptr %table, i64 5
-  %count = load ptr, ptr %place
-  %generation = getelementptr i8, ptr %count, i64 64
-  %seen = load atomic i64, ptr %generation acquire, align 8
-  %before = atomicrmw add ptr %count, i64 1 acq_rel
-  %others = sub i64 %threads, 1
-  %last = icmp eq i64 %before, %others
-  br i1 %last, label %open, label %wait
-open:
-  store atomic i64 0, ptr %count monotonic, align 8
-  %following = add i64 %seen, 1
-  store atomic i64 %following, ptr %generation release, align 8
-  ret void
-wait:
-  %yields = getelementptr i64, ptr %table, i64 6
-  %give_way = load ptr, ptr %yields
-  call i64 @alphac_wait(ptr %generation, i64 %seen, ptr %give_way)
-  ret void
-}}
-
-define i64 @team_worker(ptr %team, i64 %thread) {{
-entry:
-  %function_at = getelementptr i8, ptr %team, i64 64
-  %table_at = getelementptr i8, ptr %team, i64 72
-  %threads_at = getelementptr i8, ptr %team, i64 80
-  %finished = getelementptr i8, ptr %team, i64 128
-  %stop = getelementptr i8, ptr %team, i64 192
-  %yield_at = getelementptr i8, ptr %team, i64 256
-  %sleep_at = getelementptr i8, ptr %team, i64 264
-  %give_way = load ptr, ptr %yield_at
-  %sleep = load ptr, ptr %sleep_at
-  br label %serve
-serve:
-  %seen = phi i64 [ 0, %entry ], [ %now, %run ]
-  br label %look
-look:
-  %turn = phi i64 [ 0, %serve ], [ %next, %again ]
-  %now = load atomic i64, ptr %team acquire, align 8
-  %called = icmp ne i64 %now, %seen
-  br i1 %called, label %run, label %idle
-idle:
-  %stopping = load atomic i64, ptr %stop acquire, align 8
-  %stopped = icmp ne i64 %stopping, 0
-  br i1 %stopped, label %leave, label %patient
-patient:
-  %early = icmp ult i64 %turn, 500
-  br i1 %early, label %pausing, label %tired
-pausing:
-  call void @{pause}({pause_arguments})
-  br label %again
-tired:
-  %soon = icmp ult i64 %turn, 700
-  br i1 %soon, label %yielding, label %sleeping
-yielding:
-  call i32 %give_way()
-  br label %again
-sleeping:
-  call i32 %sleep(i32 50)
-  br label %again
-again:
-  %next = add i64 %turn, 1
-  br label %look
-run:
-  %function = load ptr, ptr %function_at
-  %table = load ptr, ptr %table_at
-  %threads = load i64, ptr %threads_at
-  call i64 %function(ptr %table, i64 %thread, i64 %threads)
-  atomicrmw add ptr %finished, i64 1 acq_rel
-  br label %serve
-leave:
-  ret i64 0
-}}
-
-define i64 @team_run(ptr %team, i64 %address, ptr %table, i64 %threads) {{
-entry:
-  %function_at = getelementptr i8, ptr %team, i64 64
-  %table_at = getelementptr i8, ptr %team, i64 72
-  %threads_at = getelementptr i8, ptr %team, i64 80
-  %finished = getelementptr i8, ptr %team, i64 128
-  %yield_at = getelementptr i8, ptr %team, i64 256
-  %result_at = getelementptr i8, ptr %team, i64 320
-  %function = inttoptr i64 %address to ptr
-  %several = icmp ugt i64 %threads, 1
-  br i1 %several, label %together, label %work
-together:
-  store ptr %function, ptr %function_at
-  store ptr %table, ptr %table_at
-  store i64 %threads, ptr %threads_at
-  store atomic i64 0, ptr %finished monotonic, align 8
-  %generation = load atomic i64, ptr %team monotonic, align 8
-  %following = add i64 %generation, 1
-  store atomic i64 %following, ptr %team release, align 8
-  br label %work
-work:
-  %size = phi i64 [ 1, %entry ], [ %threads, %together ]
-  %result = call i64 %function(ptr %table, i64 0, i64 %size)
-  store i64 %result, ptr %result_at
-  %workers = sub i64 %size, 1
-  %give_way = load ptr, ptr %yield_at
-  br label %gather
-gather:
-  %back = phi i64 [ 0, %work ], [ %more, %wait ]
-  %all = icmp eq i64 %back, %workers
-  br i1 %all, label %done, label %wait
-wait:
-  %more = call i64 @alphac_wait(ptr %finished, i64 %back, ptr %give_way)
-  br label %gather
-done:
-  ret i64 %result
-}}
-"""
-
-
-def support(target: Target) -> str:
-    """The barrier, `team_worker` and `team_run`. With 1 thread `team_run` works alone; otherwise every worker takes
-    part, of which there must be `threads` - 1."""
-    name, arguments = target.pause
-    values = ", ".join(f"i32 {a}" for a in arguments)
-    return _SUPPORT.format(pause=name, pause_types=", ".join("i32" for _ in arguments), pause_arguments=values)
 
 
 def declaration(symbol: str, pointers: int, integers: int) -> str:
@@ -196,7 +44,8 @@ class Segment:
         self.block = "entry"
 
     def text(self, steps: Sequence[Step]) -> str:
-        """Define the segment that runs `steps`."""
+        """Define the segment that runs `steps`; of a role that owns all shards, if there are exchanges among them, for
+        which there is nothing to do then. Behind the last step the team ends its call, which is a meeting too."""
         if len(self.outer) > MAX_RUNTIME_LOOPS:
             raise InternalError(f"more than {MAX_RUNTIME_LOOPS} nested loops with exchanges in them")
         for i, value in enumerate(self.outer):
@@ -209,26 +58,24 @@ class Segment:
         self.shards, self.first, self.offset = shards, first, offset
         self.tail = [f"i64 {v}" for v in (shards, first, merges, own)]
         self.several = self._do("icmp ugt i64 %threads, 1")
-        self._steps(steps)
+        self._steps(steps, [*meets(steps)[:-1], False])
         body = "\n".join(self.lines)
         return f"define i64 @{self.name}(ptr %table, i64 %thread, i64 %threads) {{\nentry:\n{body}\n  ret i64 0\n}}\n"
 
-    def _steps(self, steps: Sequence[Step]) -> None:
-        for step, met in zip(steps, meets(steps), strict=True):
+    def _steps(self, steps: Sequence[Step], met: Sequence[bool]) -> None:
+        for step, meeting in zip(steps, met, strict=True):
             if isinstance(step, Launch):
                 self._launch(step.kernel, "%thread", "%threads")
-                if met:
+                if meeting:
                     self._meet()
             elif isinstance(step, Tiles):
                 self._tiles(step)
-                if met:
+                if meeting:
                     self._meet()
             elif isinstance(step, Guard):
                 self._guard(step)
             elif isinstance(step, Repeat):
                 self._repeat(step)
-            else:
-                raise InternalError("an exchange inside a segment")
 
     def _launch(self, kernel: Kernel, thread: str, threads: str) -> None:
         pointers = [f"ptr {self._pointer(buffer)}" for buffer in kernel.buffers()]
@@ -247,7 +94,7 @@ class Segment:
         meet, go_on = self._label("meet"), self._label("go_on")
         self.lines.append(f"  br i1 {self.several}, label %{meet}, label %{go_on}")
         self._begin(meet)
-        self.lines.append("  call void @alphac_barrier(ptr %table, i64 %threads)")
+        self.lines.append("  call void @alphac_barrier(ptr %table, i64 %thread, i64 %threads)")
         self.lines.append(f"  br label %{go_on}")
         self._begin(go_on)
 
@@ -275,7 +122,7 @@ class Segment:
         self._begin(body)
         place = len(self.lines)
         self.indices[step.index] = index
-        self._steps(step.steps)
+        self._steps(step.steps, meets(step.steps))
         self.lines.insert(place, f"  {index} = phi i64 [ {start}, %{before} ], [ {following}, %{self.block} ]")
         self.lines.append(f"  {following} = add i64 {index}, {by}")
         over = self._do(f"icmp eq i64 {following}, {end}")

@@ -101,6 +101,9 @@ def _program(manifest: Manifest, name: str, program: ProgramRecord) -> None:
             _state(manifest, where, buffer)
     for port in (*program.arguments, *program.results):
         _port(manifest, name, program, port)
+    named = SYMBOL.fullmatch(program.whole) is not None if program.steps else not program.whole
+    _require(named, f"{name}: the whole of it is odd")
+    _require(sum(port.kind == "step" for port in program.arguments) <= 1, f"{name} asks twice for the step")
     _steps(name, program, program.steps, 0)
 
 

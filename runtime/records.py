@@ -92,11 +92,13 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class ProgramRecord:
-    """The schedule of one function."""
+    """The schedule of one function. `whole`: the segment of all steps, for a role that owns all shards and so has
+    nothing to exchange; empty if there are no steps."""
 
     name: str
     buffers: tuple[BufferRecord, ...]
     steps: tuple[StepRecord, ...]
+    whole: str
     arguments: tuple[PortRecord, ...]
     results: tuple[PortRecord, ...]
 

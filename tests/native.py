@@ -85,7 +85,7 @@ class Role:
         self.offsets = plan.offsets
         self.arena = aligned(plan.arena)
         self.arena[:] = 0xA5
-        self.barrier, self.merges = aligned(128), np.array(merges(shards, first, count), np.int64)
+        self.barrier, self.merges = aligned(64 * threads), np.array(merges(shards, first, count), np.int64)
         stride = -(-max(plan.scratch, 1) // 64) * 64
         self.scratch = aligned(stride * threads)
         self.table = aligned(8 * (16 + len(program.buffers))).view(np.int64)

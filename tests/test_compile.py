@@ -14,8 +14,8 @@ from alphac.backends.compile import assembly, compile_object, undefined_symbols
 from alphac.backends.emit import lower_programs
 from alphac.backends.kernels import TYPES
 from alphac.backends.registry import host_target, target, targets
-from alphac.backends.segment import support
 from alphac.backends.target import KernelSource, Target
+from alphac.backends.team import support
 from alphac.backends.vector import SCALARS
 from alphac.ir.core import Port, Value
 from alphac.ir.errors import InternalError

@@ -4,21 +4,25 @@ memory."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from scheduling import Draft, Machine, check
+from scheduling import Draft, Machine, RandomFunction, check, inputs
 from test_kernels import RUNNABLE, drawn, same_bits
 
 from alphac.ir.builder import Builder
-from alphac.ir.core import Block, Function, Module, Op, Value
+from alphac.ir.core import Block, Function, Module, Op, State, Value, walk
 from alphac.ir.interpret import interpret
+from alphac.ir.ops.define import definition
 from alphac.ir.passes.plan_memory import lifetimes, plan_memory
 from alphac.ir.passes.project import schedule
-from alphac.ir.schedule import Repeat, Tiles
+from alphac.ir.passes.tile import Tile
+from alphac.ir.schedule import Exchange, Repeat, Tiles
 from alphac.ir.schedule_text import print_program
 from alphac.ir.text import parse_module, print_module
 from alphac.ir.typesys import F32, I64, Dim, TensorType
+from alphac.ir.verify import verify
 
 BATCH, HEADS, TIME, KEY, HEAD = Dim("batch", 8, 4), Dim("heads", 3), Dim("time", 40), Dim("key", 40), Dim("head", 20)
 Body = Callable[[Builder, list[Value], list[Value]], list[Value]]
@@ -124,3 +128,93 @@ def test_tiles_on_the_plain_executor():
 @pytest.mark.parametrize(("shares", "threads"), [((4,), 1), ((4,), 3), ((1, 3), 2), ((2, 1, 1), 5)])
 def test_shares_and_threads_never_change_the_bits(name: str, shares: tuple[int, ...], threads: int):
     same_bits(by_hand(), shares, threads, name)
+
+
+# ---------------------------------------------------------------------- the pass
+EAGER = Tile(cache=1 << 13, gain=0, launch=0, shared=1 << 30)
+
+
+def tiled(function: Function, options: Tile = EAGER) -> Function:
+    """The function after the pass, verified."""
+    states = {
+        p.name: State(p.name, v.type, "param")
+        for p, v in zip(function.arguments, function.block.arguments, strict=True)
+        if p.kind == "state"
+    }
+    module = options.run(Module("tiles", BATCH, states=states, functions={function.name: function}))
+    verify(module, differentiated=True)
+    return module.functions[function.name]
+
+
+def tiles(function: Function) -> list[Op]:
+    return [op for op in walk(function.block) if op.name == "tile"]
+
+
+def test_attention_becomes_one_tile_over_the_axes_that_it_keeps():
+    function = by_hand(tiled=False)
+    found = tiled(function, replace(EAGER, cache=30 << 10))
+    (tile,) = tiles(found)
+    assert tile.attributes["dims"] == (BATCH, HEADS)
+    inside = [op.name for op in tile.blocks[0].ops if definition(op).shape in ("contract", "reduce")]
+    assert inside == ["contract", "reduce_max", "reduce_sum", "contract"]
+    inputs = [drawn(v.type, i) for i, v in enumerate(function.block.arguments)]
+    for a, b in zip(interpret(found, inputs, exact=True), interpret(function, inputs, exact=True), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for name in RUNNABLE:
+        same_bits(found, (1, 3), 2, name)
+
+
+def test_a_tile_runs_over_as_few_axes_as_fit_and_must_gain_something():
+    function = by_hand(tiled=False)
+    (wide,) = tiles(tiled(function, replace(EAGER, cache=1 << 20)))
+    assert wide.attributes["dims"] == (BATCH,)
+    assert not tiles(tiled(function, replace(EAGER, cache=100)))
+    assert not tiles(tiled(function, replace(EAGER, gain=1 << 22)))
+    assert not tiles(tiled(function, replace(EAGER, launch=1 << 20)))
+    assert not tiles(tiled(function, Tile()))  # small enough to stay in cache as it is
+
+
+def test_a_product_with_a_large_common_operand_stays_outside():
+    d = Draft()
+    x = d.argument("column", "x", TensorType(F32, (BATCH, TIME, HEAD)))
+    w = d.state("w", HEAD, KEY)
+    d.result("output", "y", softmax(d.b, d.b("contract", softmax(d.b, x, "head"), w, dims=(BATCH, TIME, KEY)), "key"))
+    function = d.function()
+    options = replace(EAGER, cache=1 << 20)
+    (one,) = tiles(tiled(function, options))
+    assert [op.name for op in one.blocks[0].ops].count("reduce_max") == 2
+    first, second = tiles(tiled(function, replace(options, shared=100)))
+    assert "contract" not in [op.name for t in (first, second) for op in t.blocks[0].ops]
+
+
+def test_what_must_run_between_two_kernels_keeps_them_apart():
+    """The mean over the batch needs an exchange; rows are centered by it before they are scaled."""
+    d = Draft()
+    x = d.argument("column", "x", TensorType(F32, (BATCH, TIME, HEAD)))
+    dims = x.type.dims
+    y = softmax(d.b, x, "head")
+    mean = d.b.combine(d.b("reduce_sum", y, over=("batch",)))
+    d.result("output", "z", softmax(d.b, d.b("sub", y, d.b.broadcast(mean, dims)), "head"))
+    function = d.function()
+    found = tiled(function, replace(EAGER, cache=1 << 20))
+    assert len(tiles(found)) == 2
+    assert len([s for s in schedule(found).steps if isinstance(s, Exchange)]) == 1
+    same_bits(found, (3, 1), 2)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_function_tiled(seed: int):
+    made = RandomFunction(seed)
+    made.grain = BATCH
+    function = made.make(24)
+    found = tiled(function)
+    program = schedule(found)
+    check(program, 4)
+    given = inputs(function, seed)
+    with np.errstate(all="ignore"):
+        wanted = interpret(function, given, exact=True)
+        for a, b, again in zip(
+            Machine(program, 4).run(given), wanted, interpret(found, given, exact=True), strict=True
+        ):
+            np.testing.assert_array_equal(a, b)
+            np.testing.assert_array_equal(again, b)

@@ -20,8 +20,9 @@ import numpy as np
 from alphac.backends.compile import compile_object
 from alphac.backends.kernels import TYPES
 from alphac.backends.registry import host_target
-from alphac.backends.segment import declaration, support
+from alphac.backends.segment import declaration
 from alphac.backends.target import KernelSource
+from alphac.backends.team import support
 from alphac.backends.vector import SCALARS
 from alphac.ir.typesys import F32, I64
 from alphac.runtime import bundle as b
@@ -118,19 +119,45 @@ def segment(name: str, *parts: tuple[str, tuple[int, ...]] | int, loops: int = 0
         arguments += [load(8 + n, "i64") for n in range(loops)]
         arguments += [load(n, "i64") for n in range(4)]
         lines.append(f"  call void @k_{symbol}({', '.join([*arguments, 'i64 %thread, i64 %threads'])})")
-        lines.append("  call void @alphac_barrier(ptr %t, i64 %threads)")
+        lines.append("  call void @alphac_barrier(ptr %t, i64 %thread, i64 %threads)")
     return "\n".join([*lines, "  ret i64 0", "}", ""])
 
 
+TRACES = """
+define i64 @s_traces(ptr %t, i64 %thread, i64 %threads) {
+entry:
+  %i_at = getelementptr i64, ptr %t, i64 8
+  %j_at = getelementptr i64, ptr %t, i64 9
+  br label %turn
+turn:
+  %n = phi i64 [ 0, %entry ], [ %next, %turn ]
+  %i = udiv i64 %n, 3
+  %up = urem i64 %n, 3
+  %j = sub i64 2, %up
+  store i64 %i, ptr %i_at
+  store i64 %j, ptr %j_at
+  call i64 @s_trace(ptr %t, i64 %thread, i64 %threads)
+  %next = add i64 %n, 1
+  %over = icmp eq i64 %next, 12
+  br i1 %over, label %done, label %turn
+done:
+  ret i64 0
+}
+"""
+SUMS, LOSSES, LOSS = ("sums", (3, 2)), ("losses", (4, 2, 0)), ("loss", (5, 4))
+UPDATE, COUNT = ("update", (0, 3)), ("count", (1,))
 SEGMENTS = {
     "s_initialize": segment("s_initialize", ("start", (0, 1))),
-    "s_step_0": segment("s_step_0", ("sums", (3, 2)), ("losses", (4, 2, 0))),
-    "s_step_1": segment("s_step_1", ("loss", (5, 4)), 5, ("update", (0, 3)), ("count", (1,))),
+    "s_step": segment("s_step", SUMS, LOSSES, LOSS, 5, UPDATE, COUNT),
+    "s_step_0": segment("s_step_0", SUMS, LOSSES),
+    "s_step_1": segment("s_step_1", LOSS, 5, UPDATE, COUNT),
+    "s_evaluate": segment("s_evaluate", ("firsts", (3, 0, 1)), ("add", (4, 2, 3))),
     "s_evaluate_0": segment("s_evaluate_0", ("firsts", (3, 0, 1))),
     "s_evaluate_1": segment("s_evaluate_1", ("add", (4, 2, 3))),
     "s_finish": segment("s_finish", ("mean", (2, 0, 1))),
     "s_scale": segment("s_scale", ("scale", (2, 0, 1))),
     "s_trace": segment("s_trace", ("trace", (1, 0)), loops=2),
+    "s_traces": TRACES,
 }
 
 
@@ -173,6 +200,7 @@ def programs() -> dict[str, b.ProgramRecord]:
             b.StepRecord("exchange", buffers=(3, 4), kinds=("sum", "sum")),
             run("s_step_1", ("loss", (5, 4), 1), ("update", (0, 3), 1), ("count", (1,), 1), guard=5),
         ),
+        "s_step",
         (*states, port("column", "points.x", 2)),
         (*states, port("loss", "", 5)),
     )
@@ -185,6 +213,7 @@ def programs() -> dict[str, b.ProgramRecord]:
             b.StepRecord("exchange", buffers=(3,), kinds=("sum",)),
             run("s_evaluate_1", ("add", (4, 2, 3), 1)),
         ),
+        "s_evaluate",
         (port("column", "points.x", 0), port("valid", "", 1), port("total", "mean.0", 2, start=0.0)),
         (port("total", "mean.0", 4),),
     )
@@ -192,12 +221,13 @@ def programs() -> dict[str, b.ProgramRecord]:
         "finish.mean",
         (scalar, buffer("count", "i64", (), "argument"), buffer("mean", "f32", (), "temporary")),
         (run("s_finish", ("mean", (2, 0, 1), 1)),),
+        "s_finish",
         (port("total", "mean.0", 0), port("count", "", 1)),
         (port("metric", "mean", 2),),
     )
     loop = b.StepRecord("repeat", count=3, reverse=True, index=1, steps=(run("s_trace", ("trace", (1, 0), 1)),))
     made = (
-        b.ProgramRecord("initialize", (W, N), (run("s_initialize", ("start", (0, 1), 2)),), (), states),
+        b.ProgramRecord("initialize", (W, N), (run("s_initialize", ("start", (0, 1), 2)),), "s_initialize", (), states),
         step,
         evaluate,
         finish,
@@ -205,6 +235,7 @@ def programs() -> dict[str, b.ProgramRecord]:
             "region.scale",
             (X, W, buffer("y", "f32", (ROWS, WIDTH), "temporary", True)),
             (run("s_scale", ("scale", (2, 0, 1), 1)),),
+            "s_scale",
             (port("input", "x", 0), port("state", "w", 1)),
             (port("output", "y", 2),),
         ),
@@ -212,6 +243,7 @@ def programs() -> dict[str, b.ProgramRecord]:
             "region.loops",
             (buffer("z", "f32", (ROWS,), "argument", True), buffer("trace", "f32", (4,), "temporary")),
             (b.StepRecord("repeat", count=4, index=0, steps=(loop,)),),
+            "s_traces",
             (port("input", "z", 0),),
             (port("output", "trace", 1),),
         ),

@@ -49,11 +49,11 @@ class Instrumented:
 
 
 class _Timed(Segment):
-    """A segment whose launches are timed; `launches` takes their kernels."""
+    """A segment whose launches are timed; `launches` numbers their kernels."""
 
     def __init__(
         self,
-        launches: list[Kernel],
+        launches: dict[Kernel, int],
         stride: int,
         name: str,
         program: Program,
@@ -61,7 +61,7 @@ class _Timed(Segment):
         outer: Sequence[Value],
     ) -> None:
         super().__init__(name, program, symbols, outer)
-        self._launches, self._stride = launches, stride
+        self._launches, self._stride = launches, stride  # a kernel may stand in several functions
 
     def _launch(self, kernel: Kernel, thread: str, threads: str) -> None:
         ticks = TICKS[platform.machine()]
@@ -69,16 +69,15 @@ class _Timed(Segment):
         super()._launch(kernel, thread, threads)
         spent = self._do(f"sub i64 {self._do(ticks)}, {before}")
         mine = self._do(f"mul i64 %thread, {self._stride}")
-        word = self._do(f"add i64 {mine}, {len(self._launches)}")
+        word = self._do(f"add i64 {mine}, {self._launches.setdefault(kernel, len(self._launches))}")
         place = self._do(f"getelementptr i64, ptr @profile_ticks, i64 {word}")
         total = self._do(f"add i64 {self._do(f'load i64, ptr {place}')}, {spent}")
         self.lines.append(f"  store i64 {total}, ptr {place}")
-        self._launches.append(kernel)
 
 
 def instrument(programs: Mapping[str, Program], target: Target) -> Instrumented:
     """Compile the programs of a bundle again, with clocks in `step`."""
-    launches: list[Kernel] = []
+    launches: dict[Kernel, int] = {}
     stride = -(-sum(1 for _ in programs["step"].kernels()) // 8) * 8  # no two threads write to one cache line
 
     def segment(name: str, program: Program, symbols: Mapping[Kernel, str], outer: Sequence[Value]) -> Segment:

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from alphac.bench.peers import BATCHES, PARAMETERS
-from alphac.runtime.arena import STORAGE
 from alphac.runtime.bundle import Bundle, read_bundle
 from alphac.runtime.devices import Library
 from alphac.runtime.errors import BundleRefused, InputRefused
@@ -80,20 +79,23 @@ class Contender:
     def __init__(self, path: Path, threads: int) -> None:
         self.bundle = open_endless(path)
         self.machine, self.loading = open_machine(self.bundle, threads)
-        self._step = 0
+        self._losses, self._step = Losses(), 0
+        self._training = Training(self.machine, self._losses, None)
 
     def first(self, count: int) -> list[float]:
         """The losses of the next so many steps."""
-        return self._train(count).kept
+        return self._train(count)
 
     def advance(self, count: int) -> float:
         """Train for so many steps; the last one's loss."""
-        return self._train(count).kept[-1]
+        return self._train(count)[-1]
 
     def native(self, count: int) -> None:
-        """Only run the program: no batch is read, no loss looked at."""
-        for _ in range(count):
-            self.machine.executor.run("step", self.machine.exchange)
+        """Only what native code does of it: no loss is looked at."""
+        end = self._step + count
+        while self._step < end:
+            done, _ = self._training.burst.run(self._step, end - self._step)
+            self._step += done
 
     def logged(self, count: int) -> None:
         """Train and write metrics, as `alphac run` does."""
@@ -108,10 +110,11 @@ class Contender:
     def close(self) -> None:
         self.machine.executor.close()
 
-    def _train(self, count: int) -> Losses:
-        watcher = Losses()
-        self._step, _ = Training(self.machine, watcher, self._step + count).run(self._step)
-        return watcher
+    def _train(self, count: int) -> list[float]:
+        """Train for so many steps; their losses."""
+        self._losses.kept, self._training.total = [], self._step + count
+        self._step, _ = self._training.run(self._step)
+        return self._losses.kept
 
 
 def export(path: Path, directory: Path, least: int) -> int:
@@ -130,20 +133,16 @@ def export(path: Path, directory: Path, least: int) -> int:
 
 
 def _export_batches(machine: Machine, directory: Path, least: int) -> int:
-    manifest = machine.bundle.manifest
-    assert manifest.training is not None
-    dataset = machine.data[manifest.training.data]
-    batch = manifest.batch or len(dataset.split("train"))
-    whole = len(dataset.split("train")) // batch
-    ports = machine.program("step").record.arguments
-    buffers = machine.program("step").record.buffers
-    columns = {p.name.partition(".")[2]: buffers[p.buffer] for p in ports if p.kind == "column"}
-    size = sum(batch * int(np.prod(b.shape[1:])) * STORAGE[b.dtype].itemsize for b in columns.values())
-    count = min(whole, max(least, BATCHES_LIMIT // size))
-    rows = dataset.order("train", 0, np.arange(count * batch))
-    arrays = {name: np.empty((count * batch, *b.shape[1:]), STORAGE[b.dtype]) for name, b in columns.items()}
-    for name, array in arrays.items():
-        dataset.read(name, rows, array)
-    shaped = {name: array.reshape(count, batch, *array.shape[1:]) for name, array in arrays.items()}
-    np.savez(directory / BATCHES, allow_pickle=False, **shaped)
-    return ENDLESS if count == whole and dataset.record.shuffle_seed < 0 else count
+    training, program = machine.bundle.manifest.training, machine.program("step")
+    assert training is not None
+    feed = machine.feed(training.data, "train")
+    columns = {port.name.partition(".")[2]: view for port, view in program.arguments("column")}
+    size = sum(view.nbytes for view in columns.values())
+    count = min(feed.batches, max(least, BATCHES_LIMIT // size))
+    arrays = {name: np.empty((count, *view.shape), view.dtype) for name, view in columns.items()}
+    for number in range(count):
+        rows = feed.take(number, 1).listed(feed.size)[0]
+        for name, array in arrays.items():
+            feed.data.read(name, rows, array[number])
+    np.savez(directory / BATCHES, allow_pickle=False, **arrays)
+    return ENDLESS if count == feed.batches and not feed.data.shuffles("train") else count
