@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 from alphac.backends.registry import target
 from alphac.bench.contest import ask_once
 from alphac.bench.costs import Cost
-from alphac.bench.instrument import instrument
+from alphac.bench.instrument import TICKS, instrument
 from alphac.bench.report import Row
 from alphac.bench.roofline import Roofline
 from alphac.bench.worker import INSTRUMENTED, Spec
+from alphac.diagnostics import fail
 from alphac.ir.errors import InternalError
 from alphac.ir.schedule import Program
 from alphac.runtime.bundle import Bundle
@@ -21,9 +23,11 @@ from alphac.runtime.bundle import Bundle
 def profile(
     bundle: Bundle, programs: Mapping[str, Program], made: Sequence[Cost], limits: Roofline, directory: Path
 ) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
-    """Kernels in the order of the step, and regions. `directory` takes the instrumented code."""
-    record = bundle.class_of(bundle.manifest.solo)
-    instrumented = instrument(programs, target(record.target))
+    """Kernels in the order of the step, and regions. `directory` takes the instrumented code. Raises Diagnostics."""
+    made_for = target(bundle.class_of(bundle.manifest.solo).target)
+    if made_for.is_gpu or platform.machine() not in TICKS:
+        raise fail("E504", f"kernels for {made_for.name} cannot be timed one by one here", None, "leave out --kernels")
+    instrumented = instrument(programs, made_for)
     if [kernel.name for kernel in instrumented.launches] != [cost.kernel for cost in made]:
         raise InternalError("the launches in code are not those of the schedule")
     (directory / INSTRUMENTED).write_bytes(instrumented.code)
