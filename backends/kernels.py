@@ -1,6 +1,6 @@
 """Lowering: one kernel of a schedule becomes Numba source.
 
-    map        every stored value at every index of its dims                       here
+    map        every stored value at every index of its dims                       maps.py
     reduce     sums and extremes in leaves of 1,024 elements by 16 lanes           reduction.py
     contract   a register-tiled product in leaves of 256 terms                     contraction.py
     special    argmax, argmin, cumsum, scatter_add                                 special.py
@@ -17,8 +17,8 @@ import re
 
 import numpy as np
 
-from alphac.backends import contraction, reduction, special
-from alphac.backends.evaluation import PARAMETERS, Frame, physical
+from alphac.backends import contraction, maps, reduction, special
+from alphac.backends.evaluation import PARAMETERS, Frame
 from alphac.backends.printer import register, stored
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.vector import SCALARS
@@ -46,7 +46,7 @@ def lower(kernel: Kernel, target: Target) -> KernelSource:
     frame = Frame(kernel, target)
     anchor = kernel.anchor
     if anchor is None:
-        emit_map(frame)
+        maps.emit_map(frame)
     elif definition(anchor).shape == "collective":
         inner = absorbed(kernel, anchor)
         if inner is None or definition(inner).shape != "contract":
@@ -66,12 +66,6 @@ def absorbed(kernel: Kernel, combine: Op) -> Op | None:
     """The op inside a combine kernel that makes the partials; None if they are read."""
     (partials,) = combine.operands
     return None if partials in kernel.reads else partials.op
-
-
-def emit_map(frame: Frame) -> None:
-    """Every stored value at every index that this role owns."""
-    value, _ = frame.kernel.stores[0]
-    frame.split(physical(value.type), lambda index, flat: frame.store_all(index))
 
 
 # ---------------------------------------------------------------------- the function around the body
