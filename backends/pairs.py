@@ -1,8 +1,10 @@
 """Products of bf16 pairs, added up in f32 (AVX512-BF16): what contractions of `numeric fast` regions use.
 
-    narrow(to, from, n)                        f32 side by side, rounded to bf16
-    interleave(to, from, width, terms)         packed term after term, rounded to bf16, two terms of each column together
+    narrow_words(to, from, n)                  f32 side by side, rounded to bf16
+    interleave_words(to, from, width, terms)   packed term after term: rounded, two terms of each column together
     pairs_12x2(tile, terms, …)                 `multiply` (microkernel.py) of operands packed so
+
+Addresses in bytes.
 
 An operand that a chunk has is packed in f32 first, as ever, and then rounded: so whatever is inlined just works.
 """
@@ -18,8 +20,9 @@ from numba.extending import intrinsic
 
 from alphac.backends.microkernel import Tile, multiply_by
 from alphac.backends.simd import load, module_function, splat, vector_of
-from alphac.backends.vector import I16, I32, I64, POINTER
+from alphac.backends.vector import I32, I64, POINTER
 
+I16 = ir.IntType(16)
 F32S, WORDS = 16, 32  # f32 and bf16 in a vector
 
 
@@ -92,8 +95,8 @@ def _interleave(b: Any, to: Any, source: Any, width: Any, terms: Any) -> None:
             _store_words(b, pair, to, b.add(first, b.mul(c, I64(2))))
 
 
-narrow = _loop("narrow", 3, _narrow)
-interleave = _loop("interleave", 4, _interleave)
+narrow = _loop("narrow_words", 3, _narrow)
+interleave = _loop("interleave_words", 4, _interleave)
 
 
 class _PairTile(Tile):
