@@ -344,10 +344,10 @@ class _Projection:
             return self._nested(node.op, graph.bodies[node].steps)
         reads = {v: self.views[v] for v in self._leaves(node) if v not in graph.loops}
         if isinstance(node, Copy):
-            kernel = Kernel(self._kernel_name(node), ((node.value, node.to),), reads, None, graph.loops)
+            kernel = Kernel(self._kernel_name(node), ((node.value, node.to),), reads, None, graph.loops, graph.tiled)
         else:
             stores = tuple((v, self.views[v]) for v in node.stores)
-            kernel = Kernel(self._kernel_name(node), stores, reads, node.anchor, graph.loops)
+            kernel = Kernel(self._kernel_name(node), stores, reads, node.anchor, graph.loops, graph.tiled)
         return Launch(kernel)
 
     def _nested(self, op: Op, steps: tuple[Step, ...]) -> Step:
