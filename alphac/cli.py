@@ -220,7 +220,6 @@ def predict(
     out.print(f"wrote {output}  " + ", ".join(f"{name}{list(shape)}" for name, shape in shapes.items()))
 
 
-<<<<<<< HEAD
 def write_text(path: Path, text: str) -> None:
     """Write a file that the user named. Raises Diagnostics."""
     from alphac.diagnostics import fail
@@ -229,7 +228,8 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise fail("E402", f"{path} cannot be written: {error.strerror or error}", None, "name another file") from error
-=======
+
+
 @app.command()
 def bench(
     source: Annotated[Path, typer.Argument(help="an .alpha file, or a bundle", metavar="FILE|BUNDLE")],
@@ -273,7 +273,6 @@ def counts(option: str, text: str) -> tuple[int, ...]:
     if wrong := [w for w in words if not (w.isascii() and w.isdigit() and len(w) < 4 and 1 <= int(w) <= 256)]:
         raise typer.BadParameter(f"{option} takes numbers from 1 to 256, not `{wrong[0]}`")
     return tuple(dict.fromkeys(int(word) for word in words))
->>>>>>> main
 
 
 def main(arguments: list[str] | None = None) -> None:
