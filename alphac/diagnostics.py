@@ -56,8 +56,14 @@ CODES: dict[str, str] = {
     "E202": "a fleet file says something that it cannot say",
     "E204": "no endpoint can run a region",
     "E205": "a fleet file names an unknown target",
-    "E206": "an endpoint is named twice",
+    "E206": "an endpoint or host is named twice, or not at all",
     "E207": "a fleet file is missing or no TOML",
+    "E208": "more memory is promised than there is",
+    "E209": "an endpoint has no memory",
+    "E210": "a link does not exist",
+    "E211": "no plan fits a fleet",
+    "E212": "an endpoint cannot be calibrated here",
+    "E213": "a file holds no plan",
     # E3xx: data
     "E300": "a data file is missing",
     "E301": "a data file is corrupt or not of its format",
@@ -72,6 +78,11 @@ CODES: dict[str, str] = {
     # E4xx: outputs
     "E401": "the output exists already",
     "E402": "the output cannot be written",
+    # E5xx: measuring
+    "E501": "a peer cannot take part",
+    "E502": "a peer does other work",
+    "E503": "a measured process failed",
+    "E504": "this cannot be measured",
 }
 
 
