@@ -22,6 +22,7 @@ from alphac.backends.convolution import windows_in_memory
 from alphac.backends.evaluation import Frame, Index, named, physical, size
 from alphac.backends.indexing import Affine, Symbol, number, symbol
 from alphac.backends.packing import Packing, Side
+from alphac.backends.pair_packing import PairPacking, suits_pairs
 from alphac.backends.printer import Handle
 from alphac.backends.reduction import Columns, Nodes, combine_partials, store_partials
 from alphac.backends.tile_calls import MANY, Calls, Chunk, Target, Unit
@@ -86,7 +87,9 @@ class Contraction:
         terms = self.terms * self.shards if self.merged else self.terms
         rows, columns, element = size(self.rows.axes), size(self.columns.axes), self.dtype.bytes
         self.tile = register_tile(rows, columns, _multiple(self.rows.count), element, frame.target)
-        self.packing = Packing(frame, self.dtype, self.rows, self.columns, summed, terms, self.tile, self.batch)
+        what = (self.rows, self.columns, summed, terms, self.tile, self.batch)
+        paired = suits_pairs(frame, op, self.terms)
+        self.packing = PairPacking(frame, *what) if paired else Packing(frame, self.dtype, *what)
         # Shards may lie unaligned in their tree: at most twice as deep a stack.
         most = self.leaves * self.shards**2 if self.merged else self.leaves
         packed = (self.packing.rows_packed, self.packing.columns_packed)

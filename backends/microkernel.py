@@ -29,6 +29,11 @@ def multiply(height: int, vectors: int, flags: str, width: int) -> Callable[...,
 
     Addresses in bytes, strides in elements.
     """
+    return multiply_by(Tile, "multiply", height, vectors, flags, width)
+
+
+def multiply_by(kind: type[Tile], prefix: str, height: int, vectors: int, flags: str, width: int) -> Callable[..., Any]:
+    """`multiply`, its body made by a kind of tile."""
 
     @intrinsic
     def multiply(
@@ -39,10 +44,10 @@ def multiply(height: int, vectors: int, flags: str, width: int) -> Callable[...,
         dtype = place.dtype
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            name = f"multiply_{height}x{vectors}{flags}_{dtype}_{width}"
+            name = f"{prefix}_{height}x{vectors}{flags}_{dtype}_{width}"
             function, body = module_function(builder, name, ir.VoidType(), [I64] * 15)
             if body is not None:
-                _Tile(body, function, height, vectors, flags, dtype, width // bytes_of(llvm_type(dtype))).emit()
+                kind(body, function, height, vectors, flags, dtype, width // bytes_of(llvm_type(dtype))).emit()
             builder.call(function, list(args[1:]))
             return context.get_dummy_value()
 
@@ -51,7 +56,7 @@ def multiply(height: int, vectors: int, flags: str, width: int) -> Callable[...,
     return multiply
 
 
-class _Tile:
+class Tile:
     """The body of `multiply`."""
 
     def __init__(self, b: Any, function: Any, height: int, vectors: int, flags: str, dtype: Any, count: int) -> None:
@@ -75,7 +80,9 @@ class _Tile:
         b.position_at_end(loop)
         k = b.phi(I64)
         sums = self._phis()
-        products = self._term(k, sums)
+        if "p" in self.flags:
+            prefetch(b, element_pointer(b, self.ahead, b.mul(k, self.ahead_along), self.element))
+        products = self.term(k, sums)
         after = b.add(k, I64(1))
         k.add_incoming(I64(0), entry)
         k.add_incoming(after, loop)
@@ -110,13 +117,11 @@ class _Tile:
                 self._store(x, self._at(I64(0), i, self.to_across, v), v)
         b.ret_void()
 
-    def _term(self, k: Any, sums: list[list[Any]]) -> list[list[Any]]:
+    def term(self, k: Any, sums: list[list[Any]]) -> list[list[Any]]:
         """All chains after term k."""
         b = self.b
         start = b.mul(k, self.b_along)
         columns = [self._columns(b.add(start, I64(v * self.count)), v) for v in range(self.vectors)]
-        if "p" in self.flags:
-            prefetch(b, element_pointer(b, self.ahead, b.mul(k, self.ahead_along), self.element))
         along = b.mul(k, self.a_along)
         products: list[list[Any]] = []
         for i, row in enumerate(sums):

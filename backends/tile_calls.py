@@ -110,8 +110,9 @@ class Calls:
         if self.ahead is not None:
             terms_before = source.index(k * c.dtype.bytes)
             ahead = f"{self.ahead[0]} + {self.ahead[1]} * ({terms_before}), {self.ahead[1]}"
+        turns = terms // c.packing.pair
         call = (
-            f"({c.sums.name}, {source.index(terms)}, address({a.name}, {rows}), {a.across}, {a.along},"
+            f"({c.sums.name}, {source.index(turns)}, address({a.name}, {rows}), {a.across}, {a.along},"
             f" address({b.name}, {columns}), {b.along}, address({c.sums.name}, {place}), {plan.width}, {plan.slot},"
             f" {merges}, {to}, {across}, {count}, {ahead})"
         )
@@ -124,7 +125,7 @@ class Calls:
                 if conditions:
                     source.line(f"if {' & '.join(conditions)}:")
                     indent = "    "
-                source.line(f"{indent}multiply_{height}x{vectors}{flags}{call}")
+                source.line(f"{indent}{c.packing.multiply}_{height}x{vectors}{flags}{call}")
 
     def _goal(self, place: str, slot: Affine, merges: str, last: list[str]) -> tuple[str, str]:
         """Address and stride where the sums of a call go, merged: a slot, or the target of the last."""
