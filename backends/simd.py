@@ -16,6 +16,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from alphac.backends.simd_columns import LANES
+from alphac.backends.tiling import LINE
 from alphac.backends.vector import (
     I32,
     I64,
@@ -186,7 +187,8 @@ def _below(b: Any, type_: ir.Type, count: int, left: Any, first: int) -> Any:
 
 def copy(size: int, width: int) -> Callable[..., Any]:
     """copy(panel, to, from, stride, count, terms): `count` neighbours of every term, at from + k * stride, go to
-    to + k * size. What the panel holds behind them is undefined. Addresses in bytes, the stride in elements."""
+    to + k * size. What the panel holds behind them is undefined; what lies behind in memory is fetched into the cache.
+    Addresses in bytes, the stride in elements."""
 
     @intrinsic
     def copy(typing: Any, place: Any, to: Any, source: Any, stride: Any, count: Any, terms: Any) -> Any:
@@ -215,6 +217,7 @@ def _copy_body(b: Any, function: Any, element: ir.Type, size: int, lanes: int) -
             for c in range(0, size, lanes):
                 value = load(b, source, b.add(at, I64(c)), element, min(lanes, size - c))
                 store(b, value, to, b.add(place, I64(c)), element)
+            prefetch(b, element_pointer(b, source, b.add(at, I64(size + LINE // bytes_of(element))), element))
         with part, cgutils.for_range(b, terms, intp=I64) as term:
             at, place = b.mul(term.index, stride), b.mul(term.index, I64(size))
             with cgutils.for_range(b, count, intp=I64) as c:

@@ -78,6 +78,7 @@ class Target:
     runs_here     whether this machine executes it
     needs         the processor's features, in LLVM's names, without which an object must not be loaded
     preference    among targets that run here, the highest is chosen
+    tile          rows and vectors of contractions' register tiles; None: as the shape suggests
     attributes    LLVM function attributes given to every function
     forbidden     a regular expression of registers, as assembly writes them, that no code uses although the processor
                   has them; empty if it may use all
@@ -100,6 +101,7 @@ class Target:
     needs: tuple[str, ...] = ()
     preference: int = 0
     attributes: tuple[tuple[str, str], ...] = ()
+    tile: tuple[int, int] | None = None
     forbidden: str = ""
     device: str = "cpu"
     text: bool = False

@@ -97,6 +97,8 @@ def register_tile(rows: int, columns: int, unit: int, element: int, target: Targ
         return total * (1.0 if exact else PACKING), -height * vectors
 
     most = max(rows, 1), max(1, -(-columns // lanes))
+    if target.tile is not None:
+        return Tile(min(target.tile[0], most[0]), min(target.tile[1], most[1]), lanes)
     fitting = [(h, v) for h, v in shapes(target.registers) if h <= most[0] and v <= most[1]]
     height, vectors = min(fitting, key=cycles)
     return Tile(height, vectors, lanes)

@@ -1,0 +1,61 @@
+"""Contractions at random, at every register tile: the exact oracle's bits."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from native import run
+from scheduling import Draft, inputs
+
+from alphac.backends.emit import lower_programs
+from alphac.backends.registry import host_target
+from alphac.backends.tiling import shapes
+from alphac.ir.core import Function
+from alphac.ir.interpret import interpret
+from alphac.ir.passes.project import schedule
+from alphac.ir.typesys import F32, Dim, TensorType
+
+SHARDS, SHARES = 5, (2, 3)
+SHAPES = shapes(host_target().registers)
+QUICK = {(12, 2), (8, 3), (16, 1), (5, 4), (1, 1)} & set(SHAPES)
+
+
+def drawn(source: random.Random) -> Function:
+    """Three contractions of one kind each: alone, in a batch, under a combine; sizes around tiles and leaves."""
+    draft = Draft()
+    for kind in ("alone", "batch", "combine"):
+        m, n = (Dim(x, source.choice((1, 3, 16, 17, 33, 40, 70))) for x in "mn")
+        k = Dim("k", source.choice((1, 7, 16, 255, 256, 300, 600)))
+        if kind == "combine":
+            k = Dim("k", SHARDS * source.choice((1, 3, 16, 70, 300)), SHARDS)
+        batch = (Dim("b", 3),) if kind == "batch" else ()
+        if kind == "alone":
+            m = Dim("m", SHARDS * m.size, SHARDS)
+        orders = [source.sample(dims, 2) for dims in ((m, k), (k, n))]
+        operands = [
+            draft.argument("column" if t.grain else "state", f"{kind}_{i}", t)
+            for i, t in enumerate(TensorType(F32, (*batch, *order)) for order in orders)
+        ]
+        result = draft.b("contract", *operands, dims=(*batch, m, n))
+        draft.result("output", kind, draft.b.combine(result) if kind == "combine" else result)
+    return draft.function()
+
+
+@pytest.mark.parametrize(
+    "tile", [pytest.param(s, marks=() if s in QUICK else pytest.mark.slow, id=f"{s[0]}x{s[1]}") for s in SHAPES]
+)
+def test_every_register_tile_gives_the_same_bits(tile: tuple[int, int]):
+    source = random.Random(str(tile))
+    function = drawn(source)
+    arrays = inputs(function)
+    program = schedule(function)
+    code = lower_programs([program], replace(host_target(), tile=tile))
+    roles, _ = run(program, code, arrays, SHARDS, SHARES, threads=2)
+    wanted = interpret(function, arrays, exact=True)
+    for (_, buffer), value in zip(program.results, wanted, strict=True):
+        for role in roles:
+            expected = value if buffer.role == "nodes" else role.part(buffer, value)
+            np.testing.assert_array_equal(role.read(buffer).reshape(expected.shape), expected, err_msg=buffer.name)
