@@ -51,7 +51,7 @@ def mine(fleet: Fleet, names: tuple[str, ...]) -> list[Endpoint]:
     chosen = [known[n] for n in names] or [e for e in fleet.endpoints if e.host in hosts]
     for endpoint in chosen:
         made_for = target(endpoint.target) if endpoint.target else host_target()
-        if not made_for.runs_here() or made_for.is_gpu:
+        if made_for.is_gpu or not made_for.runs_here():
             reason = "GPUs are not calibrated yet" if made_for.is_gpu else "this machine does not run it"
             raise fail("E212", f"endpoint `{endpoint.name}` is for {made_for.name}: {reason}", None,
                        "name others with --endpoint")  # fmt: skip
