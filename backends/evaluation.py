@@ -99,6 +99,12 @@ class Frame:
         self.arrays.append(made)
         return made
 
+    def words(self, name: str, elements: int) -> Array:
+        """Scratch memory of so many bf16, as they are stored."""
+        made = Array(name, BF16, elements)
+        self.arrays.append(made)
+        return made
+
     # ------------------------------------------------------------------ elements
     def value(self, value: Value, index: Index) -> Handle:
         """The element of a value at an index."""
@@ -339,6 +345,8 @@ class Frame:
 
     def share(self, low: Affine, high: Affine, bound: int, unit: int = 1) -> tuple[Affine, Affine]:
         """This thread's part of [low, high), in multiples of `unit`."""
+        if self.kernel.alone:
+            return low, high
         source = self.source
         steps = source.index((high - low + (unit - 1)) // unit)
         steps = source.define(steps, source.level, "steps")
