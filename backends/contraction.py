@@ -131,7 +131,8 @@ class _Contraction:
         blocks = self._variable((self.columns.count + (plan.columns - 1)) // plan.columns)
         factors = [source.index(f) for f in (tiles, blocks, high - low) if f != number(1)]
         total = " * ".join(f if f.isalnum() else f"({f})" for f in factors) or "1"
-        if size(self.batch) * size(self.rows.axes) * size(self.columns.axes) * self.terms <= ALONE:
+        frame.alone = size(self.batch) * size(self.rows.axes) * size(self.columns.axes) * self.terms <= ALONE
+        if frame.alone:
             source.line("lo = 0")
             source.line(f"hi = {total} if thread == 0 else 0")
         else:

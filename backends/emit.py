@@ -47,13 +47,12 @@ def lower_programs(programs: Iterable[Program], target: Target) -> Code:
     code = Code(target, {}, {}, "", 0)
     texts = [support(target)]
     for program in programs:
-        symbols: dict[Kernel, str] = {}
+        sources: dict[Kernel, KernelSource] = {}
         for kernel in program.kernels():
-            source = target.lower(kernel)
-            symbols[kernel] = source.name
+            sources[kernel] = source = target.lower(kernel)
             code.sources[source.name] = source
             code.scratch = max(code.scratch, source.scratch)
-        emitted = _Emission(program, symbols)
+        emitted = _Emission(program, sources)
         code.records[program.name] = emitted.record()
         texts.extend(emitted.texts)
     texts += [declaration(s.name, len(s.parameters), s.loops + INTEGERS) for s in code.sources.values()]
@@ -66,7 +65,7 @@ class _Emission:
     """One program's record and the text of its segments."""
 
     program: Program
-    symbols: Mapping[Kernel, str]
+    sources: Mapping[Kernel, KernelSource]
     texts: list[str] = field(default_factory=list[str])
     loops: dict[Value, int] = field(default_factory=dict[Value, int])  # numbers of loops by their indices
 
@@ -115,7 +114,7 @@ class _Emission:
 
     def _function(self, steps: tuple[Step, ...], outer: tuple[Value, ...]) -> str:
         symbol = re.sub(r"\W", "_", f"segment_{self.program.name}_{len(self.texts)}")
-        self.texts.append(Segment(symbol, self.program.buffers, self.symbols, outer).text(steps))
+        self.texts.append(Segment(symbol, self.program.buffers, self.sources, outer).text(steps))
         return symbol
 
     def _segment(self, steps: tuple[Step, ...], outer: tuple[Value, ...]) -> Record:
@@ -130,7 +129,7 @@ class _Emission:
         op, span = _blamed(kernel)
         stored = {id(view.buffer) for _, view in kernel.stores}
         return {
-            "symbol": self.symbols[kernel],
+            "symbol": self.sources[kernel].name,
             "buffers": [self.number[id(b)] for b in kernel.buffers()],
             "stores": len(stored),
             "op": op,

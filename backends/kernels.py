@@ -101,6 +101,7 @@ def _finish(frame: Frame) -> KernelSource:
         parameters=tuple(b.type.dtype for b in frame.buffers),
         loops=len(frame.loops),
         scratch=offset,
+        alone=frame.alone,
         namespace={**SCALARS, **TYPES, **vector_loops(frame.target.lanes, frame.target.registers), **frame.intrinsics},
     )
 

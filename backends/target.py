@@ -22,6 +22,7 @@ class KernelSource:
     parameters  element types of the buffers, in the order of `Kernel.buffers()`; each is passed as a raw pointer
     loops       how many loop indices follow the buffers
     scratch     bytes of scratch that one thread needs (the runtime aligns every thread's scratch to 64 bytes)
+    alone       whether the thread that is told to be thread 0 does all of it, as it is little
     namespace   globals of the source: NumPy scalar types, SIMD intrinsics. Not part of the kernel's identity but for
                 the digest of the files that make them
 
@@ -37,6 +38,7 @@ class KernelSource:
     parameters: tuple[DType, ...]
     loops: int = 0
     scratch: int = 0
+    alone: bool = False
     namespace: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
 
 
