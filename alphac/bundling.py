@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Draft:
     """Everything that the stages made: `elaborated` as written, `module` as compiled, `targets` by role, `code` by
-    target."""
+    target; `plan`: what placement decided between, as JSON, "" if it had nothing to decide."""
 
     elaborated: Module
     module: Module
@@ -36,6 +36,7 @@ class Draft:
     targets: tuple[str, ...]
     protocol: Protocol
     code: Mapping[str, Code]
+    plan: str = ""
 
     @property
     def system(self) -> str:
@@ -58,13 +59,16 @@ def write(draft: Draft, directory: Path, sources: Path) -> Bundle:
         "ir/schedule.txt": "\n".join(print_program(p) for p in draft.programs.values()).encode(),
         "protocol.json": json.dumps(draft.protocol.as_dict(), indent=1).encode(),
     }
+    if draft.plan:
+        files["plan.json"] = draft.plan.encode()
     for name, code in draft.code.items():
         files[f"objects/{name}.o"] = code.object()
         files[f"kernels/{name}.py"] = kernels_text(code).encode()
     names = {name: f"data/{name}{path.suffix}" for name, path in paths.items()}
     files |= {names[name]: path for name, path in paths.items()}
     classes, roles, solo = _classes(draft)
-    record = next(iter(draft.code.values())).records
+    # Kernels' symbols are for replay, which runs on processors.
+    record = min(draft.code.values(), key=lambda code: code.target.is_gpu).records
     manifest = format.Manifest(
         system=module.system,
         identity=system_identity(draft.elaborated, {name: file_digest(path) for name, path in paths.items()}),
@@ -125,6 +129,7 @@ def _class(draft: Draft, shards: int, target: Target) -> format.ClassRecord:
         scratch=max([kernels, *(plan.scratch for plan in plans.values())]),
         plans={name: format.ProgramPlan(plan.offsets) for name, plan in plans.items()},
         features=target.needs,
+        device=target.device,
     )
 
 

@@ -1,6 +1,6 @@
 """Lowering: one kernel of a schedule becomes Numba source.
 
-    map        every stored value at every index of its dims                       here
+    map        every stored value at every index of its dims                       maps.py
     reduce     sums and extremes in leaves of 1,024 elements by 16 lanes           reduction.py
     contract   a register-tiled product in leaves of 256 terms                     contraction.py
     special    argmax, argmin, cumsum, scatter_add                                 special.py
@@ -17,10 +17,10 @@ import re
 
 import numpy as np
 
-from alphac.backends import contraction, reduction, special
-from alphac.backends.evaluation import PARAMETERS, Frame, physical
+from alphac.backends import contraction, maps, reduction, special
+from alphac.backends.evaluation import PARAMETERS, Frame
+from alphac.backends.loops import vector_loops
 from alphac.backends.printer import register, stored
-from alphac.backends.simd import vector_loops
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.vector import SCALARS
 from alphac.ir.core import Op
@@ -47,7 +47,7 @@ def lower(kernel: Kernel, target: Target) -> KernelSource:
     frame = Frame(kernel, target)
     anchor = kernel.anchor
     if anchor is None:
-        emit_map(frame)
+        maps.emit_map(frame)
     elif definition(anchor).shape == "collective":
         inner = absorbed(kernel, anchor)
         if inner is None or definition(inner).shape != "contract":
@@ -69,12 +69,6 @@ def absorbed(kernel: Kernel, combine: Op) -> Op | None:
     return None if partials in kernel.reads else partials.op
 
 
-def emit_map(frame: Frame) -> None:
-    """Every stored value at every index that this role owns."""
-    value, _ = frame.kernel.stores[0]
-    frame.split(physical(value.type), lambda index, flat: frame.store_all(index))
-
-
 # ---------------------------------------------------------------------- the function around the body
 def _finish(frame: Frame) -> KernelSource:
     kernel = frame.kernel
@@ -83,6 +77,8 @@ def _finish(frame: Frame) -> KernelSource:
     for i, buffer in enumerate(frame.buffers):
         name = frame.names[id(buffer)]
         header.append(f"    {name} = memory(p{i}, {stored(buffer.type.dtype)}, {i}, {count})  # {buffer.type}")
+    if kernel.alone:
+        header += ["    thread = 0", "    threads = 1"]
     offset = 0
     for i, array in enumerate(frame.arrays, len(frame.buffers)):
         place = f"scratch + {offset}" if offset else "scratch"
@@ -97,25 +93,29 @@ def _finish(frame: Frame) -> KernelSource:
     signature = f"def {name}({', '.join(parameters)}):"
     return KernelSource(
         name=name,
-        source=f'{signature}\n    """{_description(kernel)}"""\n{text}\n',
+        source=f'{signature}\n    """{describe(kernel)}"""\n{text}\n',
         parameters=tuple(b.type.dtype for b in frame.buffers),
         loops=len(frame.loops),
         scratch=offset,
         alone=frame.alone,
-        namespace={**SCALARS, **TYPES, **vector_loops(frame.target.lanes, frame.target.registers), **frame.intrinsics},
+        namespace={**SCALARS, **TYPES, **vector_loops(body, frame.target.lanes), **frame.functions, **frame.intrinsics},
     )
 
 
 def _digest(frame: Frame, parameters: list[str], text: str) -> str:
-    """Of the source without what is there for readers: comments, and names of buffers."""
-    plain = re.sub(r"  # .*", "", text)
+    return hashlib.sha256(f"{frame.target.lanes} {parameters}\n{plain(frame, text)}".encode()).hexdigest()[:20]
+
+
+def plain(frame: Frame, text: str) -> str:
+    """A source without what is there for readers: comments, and names of buffers."""
+    found = re.sub(r"  # .*", "", text)
     for i, buffer in enumerate(frame.buffers):
-        plain = re.sub(rf"\b{frame.names[id(buffer)]}\b", f"b{i}", plain)
-    width = (frame.target.lanes, frame.target.registers)
-    return hashlib.sha256(f"{width} {parameters}\n{plain}".encode()).hexdigest()[:20]
+        found = re.sub(rf"\b{frame.names[id(buffer)]}\b", f"b{i}", found)
+    return found
 
 
-def _description(kernel: Kernel) -> str:
+def describe(kernel: Kernel) -> str:
+    """What a kernel stores, of what."""
     stores = ", ".join(f"{v.hint or (v.op.name if v.op else 'value')}: {v.type}" for v, _ in kernel.stores)
     if kernel.anchor is None:
         return stores

@@ -14,7 +14,7 @@ from alphac.backends.target import KernelSource
 from alphac.ir.core import Value
 from alphac.ir.errors import InternalError
 from alphac.ir.passes.meetings import Meeting, by_shards, meets
-from alphac.ir.schedule import Buffer, Guard, Kernel, Launch, Repeat, Step, Tiles
+from alphac.ir.schedule import Buffer, Guard, Kernel, Launch, Program, Repeat, Step, Tiles
 
 SHARDS, FIRST, MERGES, SCRATCH, SCRATCH_BYTES, LOOPS, BUFFERS = 0, 1, 2, 3, 4, 8, 16  # entries of the table
 MAX_RUNTIME_LOOPS = 4  # entries 8 … 11
@@ -29,16 +29,16 @@ def declaration(symbol: str, pointers: int, integers: int) -> str:
 class Segment:
     """The text of one segment function.
 
-    `buffers`: its program's, in the order of the table; `sources`: the kernels'; `outer`: the indices of the loops
-    around it that the runtime runs.
+    `program`: the one it is a part of; `sources`: the kernels'; `outer`: the indices of the loops around it that
+    the runtime runs.
     """
 
     def __init__(
-        self, name: str, buffers: Sequence[Buffer], sources: Mapping[Kernel, KernelSource], outer: Sequence[Value]
+        self, name: str, program: Program, sources: Mapping[Kernel, KernelSource], outer: Sequence[Value]
     ) -> None:
         self.name = name
         self.sources = sources
-        self.entry = {id(buffer): BUFFERS + i for i, buffer in enumerate(buffers)}
+        self.entry = {id(buffer): BUFFERS + i for i, buffer in enumerate(program.buffers)}
         self.outer = outer
         self.indices: dict[Value, str] = {}
         self.lines: list[str] = []
