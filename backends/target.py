@@ -52,11 +52,11 @@ class KernelSource:
     parameters: tuple[DType, ...]
     loops: int = 0
     scratch: int = 0
-    alone: bool = False
     namespace: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
     integers: int = 6
     shared: int = 0
     grid: Grid | None = None
+    alone: bool = False
 
 
 Lowering = Callable[["Kernel", "Target"], KernelSource]
