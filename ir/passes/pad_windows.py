@@ -202,7 +202,7 @@ class _Rewrite:
             if slid in self.operands and other not in self.operands:
                 columns = [d for d in op.result.type.dims if other.type.has(d.name) and not slid.type.has(d.name)]
                 rest = [d for d in other.type.dims if d not in columns]
-                found[other] = b.broadcast(*remap((other,), mapping), (*rest, *columns))
+                found[other] = b.broadcast(remap((other,), mapping)[0], (*rest, *columns))
         return found
 
 
