@@ -7,7 +7,7 @@ imported here, so they are dicts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,11 +18,13 @@ from alphac.backends.segment import Segment, declaration
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.team import support
 from alphac.ir.core import Op, Port, Value
+from alphac.ir.ops.define import definition
 from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles
 from alphac.ir.schedule_text import inlined_ops
 from alphac.ir.typesys import DType
 
 Record = dict[str, Any]
+SegmentMaker = Callable[[str, Program, Mapping[Kernel, str], Sequence[Value]], Segment]
 PARTIAL = {"div", "floordiv", "mod", "pow", "sqrt", "rsqrt", "log", "log1p", "exp", "expm1"}
 
 
@@ -44,8 +46,8 @@ class Code:
         return packed(self.target.name, self.launches, code) if self.target.is_gpu else code
 
 
-def lower_programs(programs: Iterable[Program], target: Target) -> Code:
-    """Lower every kernel and write every segment of some programs."""
+def lower_programs(programs: Iterable[Program], target: Target, segment: SegmentMaker = Segment) -> Code:
+    """Lower every kernel and write every segment of some programs; `segment` makes the writer of one."""
     code = Code(target, {}, {}, "", 0)
     texts: list[str] = []
     for program in programs:
@@ -61,7 +63,7 @@ def lower_programs(programs: Iterable[Program], target: Target) -> Code:
             if target.is_gpu:
                 code.launches[name] = actions(steps, symbols, code.sources, emitted.number)
             else:
-                texts.append(Segment(name, program.buffers, symbols, outer).text(steps))
+                texts.append(segment(name, program, symbols, outer).text(steps))
     if not target.is_gpu:
         texts += [declaration(s.name, len(s.parameters), s.loops + s.integers) for s in code.sources.values()]
         code.segments = "\n".join([support(target), *texts])
@@ -174,7 +176,7 @@ def _blamed(kernel: Kernel) -> tuple[str, str]:
     finite result for some operands, or the op with a loop of its own, whose sums overflow."""
     suspects = [op for op in inlined_ops(kernel) if op.name in PARTIAL and not _divides_by_constant(op)]
     main = kernel.anchor or kernel.stores[0][0].op
-    if main is not None and (not suspects or main.name == "contract"):
+    if main is not None and (not suspects or definition(main).shape == "contract"):
         suspects.append(main)
     names = list(dict.fromkeys(op.name for op in suspects)) or ["copy"]
     spans = [str(op.span) for op in suspects if op.span is not None]

@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from alphac.backends.indexing import Affine, number, symbol, unflatten
+from alphac.backends.loops import NAME
 from alphac.backends.printer import Handle, Printer, Source
-from alphac.backends.simd import vector_loops
 from alphac.backends.target import Target
 from alphac.backends.vector import SCALARS
 from alphac.ir.core import Op, Value
@@ -66,7 +66,8 @@ def owned(dim: Dim) -> bool:
 
 
 class Frame:
-    """One kernel in the making. `functions`: what its source may call beside `SCALARS`."""
+    """One kernel in the making. `functions`: what its source may call beside `SCALARS` and the
+    vector loops."""
 
     widest = 1 << 31  # elements that one task may work on together
     variables = VARIABLES  # of the source, which no buffer's name may be
@@ -80,7 +81,7 @@ class Frame:
         self.results: dict[Value, Callable[[Index], Handle]] = {}
         self.loads: list[tuple[Value, Affine]] = []
         self.names: dict[int, str] = {}
-        self.functions = vector_loops(target.lanes, target.registers) if functions is None else functions
+        self.functions = {} if functions is None else functions
         self.intrinsics: dict[str, object] = {}  # made for this kernel, by the names its source uses
         self.reserved = RESERVED | {*self.variables, *self.functions}
         taken = set(self.reserved)
@@ -95,6 +96,12 @@ class Frame:
         """Scratch memory of so many elements, in registers' type."""
         taken = {a.name for a in self.arrays} | set(self.names.values()) | self.reserved
         made = Array(_identifier(name, taken), F32 if dtype == BF16 else dtype, elements)
+        self.arrays.append(made)
+        return made
+
+    def words(self, name: str, elements: int) -> Array:
+        """Scratch memory of so many bf16, as they are stored."""
+        made = Array(name, BF16, elements)
         self.arrays.append(made)
         return made
 
@@ -338,6 +345,8 @@ class Frame:
 
     def share(self, low: Affine, high: Affine, bound: int, unit: int = 1) -> tuple[Affine, Affine]:
         """This thread's part of [low, high), in multiples of `unit`."""
+        if self.kernel.alone:
+            return low, high
         source = self.source
         steps = source.index((high - low + (unit - 1)) // unit)
         steps = source.define(steps, source.level, "steps")
@@ -388,7 +397,7 @@ def _identifier(name: str, taken: set[str]) -> str:
     """A readable Python name, added to `taken`, that no variable of the source has: those are one letter and a
     number."""
     base = re.sub(r"\W+", "_", name).strip("_") or "buffer"
-    if base[0].isdigit() or keyword.iskeyword(base) or re.fullmatch(r"[a-z]\d+", base):
+    if base[0].isdigit() or keyword.iskeyword(base) or re.fullmatch(r"[a-z]\d+", base) or NAME.fullmatch(base):
         base = f"{base}_"
     while base in taken:
         base += "_"

@@ -19,7 +19,8 @@ import numpy as np
 
 from alphac.backends import contraction, maps, reduction, special
 from alphac.backends.evaluation import PARAMETERS, Frame
-from alphac.backends.printer import register, stored
+from alphac.backends.loops import vector_loops
+from alphac.backends.printer import stored
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.vector import SCALARS
 from alphac.ir.core import Op
@@ -76,10 +77,12 @@ def _finish(frame: Frame) -> KernelSource:
     for i, buffer in enumerate(frame.buffers):
         name = frame.names[id(buffer)]
         header.append(f"    {name} = memory(p{i}, {stored(buffer.type.dtype)}, {i}, {count})  # {buffer.type}")
+    if kernel.alone:
+        header += ["    thread = 0", "    threads = 1"]
     offset = 0
     for i, array in enumerate(frame.arrays, len(frame.buffers)):
         place = f"scratch + {offset}" if offset else "scratch"
-        header.append(f"    {array.name} = memory({place}, {register(array.dtype)}, {i}, {count})")
+        header.append(f"    {array.name} = memory({place}, {stored(array.dtype)}, {i}, {count})")
         offset += -(-array.elements * array.dtype.bytes // 64) * 64
     body = frame.source.text()
     if re.search(r"\bmerge\[", body):
@@ -94,13 +97,12 @@ def _finish(frame: Frame) -> KernelSource:
         parameters=tuple(b.type.dtype for b in frame.buffers),
         loops=len(frame.loops),
         scratch=offset,
-        namespace={**SCALARS, **TYPES, **frame.functions, **frame.intrinsics},
+        namespace={**SCALARS, **TYPES, **vector_loops(body, frame.target.lanes), **frame.functions, **frame.intrinsics},
     )
 
 
 def _digest(frame: Frame, parameters: list[str], text: str) -> str:
-    width = (frame.target.lanes, frame.target.registers)
-    return hashlib.sha256(f"{width} {parameters}\n{plain(frame, text)}".encode()).hexdigest()[:20]
+    return hashlib.sha256(f"{frame.target.lanes} {parameters}\n{plain(frame, text)}".encode()).hexdigest()[:20]
 
 
 def plain(frame: Frame, text: str) -> str:

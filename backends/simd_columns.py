@@ -6,7 +6,6 @@ columns_add(place, to, from, stride, n, columns)       one leaf of a reduction: 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -108,7 +107,7 @@ def each_vector(vectors: Vectors, columns: Any, body: Callable[[Any, Any], None]
         body(whole, vectors.below(b.sub(columns, whole)))
 
 
-def _columns(kind: str, width: int) -> Callable[..., Any]:
+def columns(kind: str, width: int) -> Callable[..., Any]:
     """columns_KIND(place, to, from, stride, n, columns): for `columns` elements side by side, one leaf of a reduction
     of n rows, `stride` elements apart. Lanes are in registers: row r goes to lane r % 16. Addresses in bytes."""
 
@@ -175,9 +174,3 @@ def _leaf(vectors: Vectors, kind: str, n: Any, row: Callable[[Any], Any]) -> Any
         half = len(totals) // 2
         totals = [vectors.join(kind, x, y) for x, y in zip(totals[:half], totals[half:], strict=True)]
     return totals[0]
-
-
-@cache
-def column_loops(lanes: int) -> dict[str, Any]:
-    """The SIMD loops for a vector width (f32 elements), by the names that source uses."""
-    return {f"columns_{kind}": _columns(kind, 4 * lanes) for kind in ("add", "minimum", "maximum")}

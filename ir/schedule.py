@@ -87,6 +87,7 @@ class Kernel:
     reads: dict[Value, View]
     anchor: Op | None = None
     loops: tuple[Value, ...] = ()
+    alone: bool = False  # one thread runs all of it: within `Tiles`
 
     def buffers(self) -> list[Buffer]:
         """The distinct buffers: stored ones first, then read ones."""
