@@ -8,10 +8,14 @@ from functools import cache
 from typing import Any
 
 from alphac.backends.microkernel import multiply
+from alphac.backends.pairs import interleave, multiply_pairs, narrow
 from alphac.backends.simd import copy, lanes, transpose
 from alphac.backends.simd_columns import columns
 
-NAME = re.compile(r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|multiply_\d+x\d+m?)\b")
+NAME = re.compile(
+    r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|(?:multiply|pairs)_\d+x\d+m?p?"
+    r"|narrow_words|interleave_words)\b"
+)
 
 
 def vector_loops(source: str, lanes_: int) -> dict[str, Any]:
@@ -27,7 +31,12 @@ def vector_loop(name: str, width: int) -> Callable[..., Any]:
         return lanes(shape, width)
     if kind == "columns":
         return columns(shape, width)
-    if kind == "multiply":
-        height, vectors = shape.removesuffix("m").split("x")
-        return multiply(int(height), int(vectors), shape.endswith("m"), width)
+    if kind == "narrow":
+        return narrow
+    if kind == "interleave":
+        return interleave
+    if kind in ("multiply", "pairs"):
+        height, vectors = shape.rstrip("mp").split("x")
+        flags = shape[len(shape.rstrip("mp")) :]
+        return (multiply if kind == "multiply" else multiply_pairs)(int(height), int(vectors), flags, width)
     return (copy if kind == "copy" else transpose)(int(shape), width)
