@@ -40,6 +40,8 @@ class KernelSource:
     integers    how many i64 follow these: six as below; on a GPU the first three
     shared      bytes of memory that a GPU's block shares
     grid        how many threads a GPU should start
+    tiles       on a GPU, of all iterations of tiles at once: of every axis its size (a shard's, if it grows with them)
+    private     which buffers each iteration has of its own then
 
     Native signature: one pointer per parameter, then i64: `loops` indices (outermost first), shards owned, first shard,
     address of merges (i64 each), address of this thread's scratch, thread, threads. The function returns nothing.
@@ -57,6 +59,8 @@ class KernelSource:
     integers: int = 6
     shared: int = 0
     grid: Grid | None = None
+    tiles: tuple[tuple[int, bool], ...] = ()
+    private: tuple[bool, ...] = ()
 
 
 Lowering = Callable[["Kernel", "Target"], KernelSource]
