@@ -21,6 +21,7 @@ from alphac.backends.indexing import Affine, number, symbol
 from alphac.backends.packing import Block, Packing, Part, Side
 from alphac.backends.printer import Handle
 from alphac.backends.reduction import Columns, Nodes, Terms, combine_partials, store_partials
+from alphac.backends.stream import emit_rows, suits_rows
 from alphac.backends.tiling import LEAF, tiling
 from alphac.ir.core import Op
 from alphac.ir.ops.contract import contracted_axes
@@ -33,7 +34,9 @@ MANY = 1 << 31
 def emit_contract(frame: Frame, op: Op, combine: Op | None) -> None:
     """The kernel of a contraction, alone or under a combine."""
     chains = _Chains(frame, op, combine is not None)
-    if not chains.suit:
+    if combine is None and suits_rows(frame, op):
+        emit_rows(frame, op)
+    elif not chains.suit:
         _Contraction(frame, op, combine).emit()
     elif combine is None:
         store_partials(frame, op, Columns(chains))

@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from alphac.backends.simd_columns import LANES, column_loops
+from alphac.backends.simd_columns import LANES, column_loops, transposed
 from alphac.backends.tiling import VECTORS, shapes
 from alphac.backends.vector import (
     I32,
@@ -326,7 +326,7 @@ def _transpose_body(b: Any, function: Any, element: ir.Type, vectors: int, count
         starts = [b.mul(call(b, "smin", [b.add(first, I64(c)), last]), stride) for c in range(count)]
         with cgutils.for_range_slice(b, I64(0), whole, I64(count), intp=I64, inc=True) as (k, _):
             rows = [_load(b, source, b.add(s, k), element, count) for s in starts]
-            for i, row in enumerate(_transposed(b, rows)):
+            for i, row in enumerate(transposed(b, rows)):
                 place = b.add(b.mul(b.add(k, I64(i)), I64(vectors * count)), first)
                 _store(b, row, to, place, element)
         with cgutils.for_range_slice(b, whole, terms, I64(1), intp=I64, inc=True) as (k, _):
@@ -337,25 +337,11 @@ def _transpose_body(b: Any, function: Any, element: ir.Type, vectors: int, count
     b.ret_void()
 
 
-def _transposed(b: Any, rows: list[Any]) -> list[Any]:
-    """A square of vectors, transposed: off-diagonal squares are exchanged, at half the size each time."""
-    count, half = len(rows), len(rows) // 2
-    while half:
-        upper = ir.Constant(_vector(I32, count), [i if not i & half else count + i - half for i in range(count)])
-        lower = ir.Constant(_vector(I32, count), [i + half if not i & half else count + i for i in range(count)])
-        for i in range(count):
-            if not i & half:
-                x, y = rows[i], rows[i + half]
-                rows[i], rows[i + half] = b.shuffle_vector(x, y, upper), b.shuffle_vector(x, y, lower)
-        half //= 2
-    return rows
-
-
 @cache
 def vector_loops(lanes: int, registers: int) -> dict[str, Any]:
     """The SIMD loops for a vector width (f32 elements) and a number of registers, by the names that source uses."""
     loops = {f"lanes_{kind}": _lanes(kind, 4 * lanes) for kind in ("add", "minimum", "maximum")}
-    loops |= column_loops(lanes)
+    loops |= column_loops(lanes, registers)
     for vectors in VECTORS:
         loops[f"transpose_{vectors}"] = _transpose(vectors, 4 * lanes)
     for height, vectors in shapes(registers):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from alphac.ir.core import Op, Port, Value
@@ -24,12 +24,16 @@ class Buffer:
     temporary  everything else
     nodes      result of a `combine`: slot 0 is the result; before the exchange, slots 0.. hold the role's maximal
                aligned subtrees, `slot` elements apart
+
+    `pieces`: of per-shard partials that a stream makes, so many parts of each shard, one after the other: the sums of
+    aligned runs of its blocks.
     """
 
     name: str
     type: TensorType
     role: str
     port: Port | None = None
+    pieces: int = 1
 
     @property
     def layout(self) -> tuple[Dim, ...]:
@@ -52,7 +56,7 @@ class Buffer:
             if d.shards:
                 return self.fixed * (d.size // d.shards)
             if d.name == SHARD:
-                return self.fixed
+                return self.fixed * self.pieces
         return 0
 
 
@@ -66,6 +70,33 @@ class View:
     slices: tuple[tuple[str, Value], ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One step of a stream: `values` of a row, with an anchor like a kernel's, or per-shard `sums` over the rows."""
+
+    values: tuple[Value, ...]
+    anchor: Op | None
+    sums: bool
+
+    def reads(self) -> frozenset[Value]:
+        """The values that are operands of its ops, or of ops between it and stages before it."""
+        own = self.anchor
+        if self.sums and own is not None:
+            return _operands(own.operands)
+        return _operands(self.values)
+
+
+def _operands(values: Iterable[Value]) -> frozenset[Value]:
+    seen: set[Value] = set()
+    todo = list(values)
+    while todo:
+        value = todo.pop()
+        if value not in seen:
+            seen.add(value)
+            todo.extend(value.op.operands if value.op is not None else ())
+    return frozenset(seen)
+
+
 @dataclass(eq=False)
 class Kernel:
     """One native function: computes `stores` from `reads`.
@@ -74,7 +105,8 @@ class Kernel:
     of its own (shape reduce, contract, special or collective), None for a plain map. With an anchor the stored values
     are the anchor's result or elementwise expressions of it (epilogue), of the same dims. A collective anchor whose
     operand is not in `reads` contains the reduce or contract that makes it: shards go through the tree as they
-    come.
+    come. `stages` of a stream are computed one after the other for every block of rows (the grain's axis); it stores
+    values of rows and per-shard partials.
 
     Native signature: buffers in the order of `buffers()` as pointers, then as i64: one index per enclosing loop
     (outermost first), shards owned, first shard, pointer to merges, pointer to this thread's scratch, thread, threads.
@@ -86,6 +118,7 @@ class Kernel:
     reads: dict[Value, View]
     anchor: Op | None = None
     loops: tuple[Value, ...] = ()
+    stages: tuple[Stage, ...] = ()
 
     def buffers(self) -> list[Buffer]:
         """The distinct buffers: stored ones first, then read ones."""
@@ -150,6 +183,20 @@ def _kernels(steps: tuple[Step, ...]) -> Iterator[Kernel]:
             yield step.kernel
         elif isinstance(step, Repeat):
             yield from _kernels(step.steps)
+
+
+BLOCK = 1024  # rows: one leaf of a reduction, four of a contraction
+PIECES = 8
+
+
+def pieces(rows: int) -> tuple[int, int]:
+    """How a stream cuts a shard of so many rows: blocks in a piece (a power of two, so that pieces are subtrees of the
+    tree over blocks), and pieces."""
+    blocks = -(-rows // BLOCK)
+    run = 1
+    while blocks > PIECES * run:
+        run *= 2
+    return run, -(-blocks // run)
 
 
 def subtrees(shards: int, first: int, count: int) -> list[tuple[int, int]]:
