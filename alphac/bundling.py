@@ -7,9 +7,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from alphac.backends.emit import Code
 from alphac.backends.target import Target
 from alphac.ir.core import Data, Module
 from alphac.ir.passes.place import Share
@@ -20,6 +19,9 @@ from alphac.ir.schedule_text import print_program
 from alphac.ir.text import print_module
 from alphac.runtime import bundle as format
 from alphac.runtime.bundle import Bundle, file_digest, record_from, write_bundle
+
+if TYPE_CHECKING:
+    from alphac.backends.emit import Code
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class Draft:
     targets: tuple[str, ...]
     protocol: Protocol
     code: Mapping[str, Code]
+
+    @property
+    def system(self) -> str:
+        """The system's name."""
+        return self.module.system
 
 
 def shard_count(module: Module) -> int:
@@ -108,13 +115,14 @@ def _classes(draft: Draft) -> tuple[list[format.ClassRecord], list[format.RoleRe
 
 def _class(draft: Draft, shards: int, target: Target) -> format.ClassRecord:
     states, base = place_states(draft.programs.values(), shards)
-    plans = {name: plan_memory(program, shards, states, base) for name, program in draft.programs.items()}
+    kernels = draft.code[target.name].scratch
+    plans = {name: plan_memory(program, shards, states, base, kernels) for name, program in draft.programs.items()}
     return format.ClassRecord(
         shards=shards,
         target=target.name,
         object=f"objects/{target.name}.o",
         arena=max([base, *(plan.arena for plan in plans.values())]),
-        scratch=draft.code[target.name].scratch,
+        scratch=max([kernels, *(plan.scratch for plan in plans.values())]),
         plans={name: format.ProgramPlan(plan.offsets) for name, plan in plans.items()},
         features=target.needs,
     )

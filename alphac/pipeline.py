@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alphac.backends.emit import lower_programs
+from alphac import compiled
 from alphac.backends.registry import host_target, target
 from alphac.bundling import Draft, kernels_text, shard_count, write
 from alphac.diagnostics import Diagnostic, Diagnostics, fail
@@ -21,16 +23,21 @@ from alphac.ir.errors import NotDifferentiableError
 from alphac.ir.passes.admit import admit
 from alphac.ir.passes.differentiate import Differentiate
 from alphac.ir.passes.expand import Expand
+from alphac.ir.passes.pad_windows import PadWindows
 from alphac.ir.passes.place import PlacementError, Share, place
 from alphac.ir.passes.project import schedule
 from alphac.ir.passes.simplify import Simplify
+from alphac.ir.passes.tile import Tile
 from alphac.ir.protocol import protocol
 from alphac.ir.schedule import Program
 from alphac.ir.schedule_text import print_program
 from alphac.ir.text import print_module
 from alphac.ir.verify import verify
 
-STAGES = ("tree", "ir", "adjoint", "simplified", "schedule", "kernels", "protocol")
+if TYPE_CHECKING:
+    from alphac.backends.emit import Code
+
+STAGES = ("tree", "ir", "adjoint", "simplified", "tiled", "schedule", "kernels", "protocol")
 
 
 @dataclass(frozen=True)
@@ -75,10 +82,17 @@ def differentiate(module: Module) -> Module:
 
 
 def simplify(module: Module) -> Module:
-    """Composite ops unfolded, then everything that exact mode lets go."""
-    for run_pass in (Expand(), Simplify()):
+    """Composite ops unfolded, then everything that exact mode lets go; windows over padded copies."""
+    for run_pass in (Expand(), Simplify(), PadWindows()):
         module = run_pass.run(module)
         verify(module, differentiated=True)
+    return module
+
+
+def tile(module: Module) -> Module:
+    """Groups of ops that run index by index of outer axes put together."""
+    module = Tile().run(module)
+    verify(module, differentiated=True)
     return module
 
 
@@ -113,43 +127,53 @@ def check(path: Path, *, overrides: Mapping[str, str]) -> str:
     return f"{module.system}: {len(learned)} parameters of {size:,} elements{grain}"
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """A written bundle."""
-
-    path: Path
-    summary: str
-
-
 def compile_file(
     path: Path,
     *,
     out: Path | None = None,
     plan: Plan | None = None,
     overrides: Mapping[str, str] | None = None,
-) -> Compiled:
+) -> compiled.Compiled:
     """Compile a source file into a bundle. Raises Diagnostics for the user's mistakes; nothing is written then."""
-    plan = plan or Plan.of()
-    elaborated = parse_and_elaborate(path, overrides or {})
-    directory = out if out is not None else Path(f"{elaborated.system}.bundle")
+    plan, overrides = plan or Plan.of(), overrides or {}
+    key = compiled.key(path, read_source(path), overrides, repr((plan.shares, plan.target_names())))
+    known = compiled.recall(key, path.parent)
+    made = known or _drafted(path, plan, overrides)
+    directory = out if out is not None else Path(f"{made.system}.bundle")
     if directory.exists():
         raise fail("E401", f"{directory} exists already", None, "remove it, or give another directory with -o")
-    adjoint = differentiate(elaborated)
-    module = simplify(adjoint)
-    admitted(module, plan)
-    shares = shares_of(module, plan)
-    programs = schedules(module)
-    made = protocol(programs, shard_count(module), shares)
-    code = {name: lower_programs(programs.values(), target(name)) for name in sorted(set(plan.target_names()))}
-    draft = Draft(elaborated, module, programs, shares, plan.target_names(), made, code)
     try:
+        if known is not None:
+            with suppress(compiled.DataChanged):
+                return known.write(directory)
+        draft = made if isinstance(made, Draft) else _drafted(path, plan, overrides)
         bundle = write(draft, directory, path.parent)
     except OSError as error:
         reason = error.strerror or error
         help = "give another directory with -o"
         raise fail("E402", f"{directory} cannot be written: {reason}", None, help) from error
-    kernels = sum(len(c.sources) for c in code.values())
-    return Compiled(bundle.path, f"{len(shares)} role{'s' * (len(shares) != 1)}, {kernels} kernels")
+    kernels, roles = sum(len(c.sources) for c in draft.code.values()), len(draft.shares)
+    summary = f"{roles} role{'s' * (roles != 1)}, {kernels} kernels"
+    return compiled.remember(key, bundle, draft.module, summary)
+
+
+def _drafted(path: Path, plan: Plan, overrides: Mapping[str, str]) -> Draft:
+    """Every stage but the last. Raises Diagnostics."""
+    elaborated = parse_and_elaborate(path, overrides)
+    module = tile(simplify(differentiate(elaborated)))
+    admitted(module, plan)
+    shares = shares_of(module, plan)
+    programs = schedules(module)
+    made = protocol(programs, shard_count(module), shares)
+    code = _lowered(programs, plan)
+    return Draft(elaborated, module, programs, shares, plan.target_names(), made, code)
+
+
+def _lowered(programs: Mapping[str, Program], plan: Plan) -> dict[str, Code]:
+    """Code by target."""
+    from alphac.backends.emit import lower_programs  # with Numba, which a bundle compiled before does without
+
+    return {name: lower_programs(programs.values(), target(name)) for name in sorted(set(plan.target_names()))}
 
 
 def emit(path: Path, stage: str, *, plan: Plan, overrides: Mapping[str, str]) -> str:
@@ -165,11 +189,13 @@ def emit(path: Path, stage: str, *, plan: Plan, overrides: Mapping[str, str]) ->
     module = simplify(module)
     if stage == "simplified":
         return print_module(module)
+    module = tile(module)
+    if stage == "tiled":
+        return print_module(module)
     programs = schedules(module)
     if stage == "schedule":
         return "\n".join(print_program(p) for p in programs.values())
     if stage == "protocol":
         shares = shares_of(module, plan)
         return json.dumps(protocol(programs, shard_count(module), shares).as_dict(), indent=1) + "\n"
-    code = [lower_programs(programs.values(), target(name)) for name in sorted(set(plan.target_names()))]
-    return "\n".join(kernels_text(c) for c in code)
+    return "\n".join(kernels_text(c) for c in _lowered(programs, plan).values())

@@ -1,6 +1,6 @@
 """Kernel sources and segments to one object.
 
-    source ─Numba, unoptimized→ LLVM per kernel ─O3 for the target→ bitcode (cached by content)
+    source ─translate→ LLVM per kernel ─O3 for the target→ bitcode (cached by content)
     bitcode of all kernels + segments ─link→ one module ─emit→ object (cached by content)
 
 Every kernel becomes a function `void NAME(pointers…, integers…)`; everything it is made of is internal to it and
@@ -18,16 +18,15 @@ import struct
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache as once
-from typing import Any
 
 import llvmlite.binding as llvm
 
 from alphac.backends.cache import Cache, cache_directory, code_version
 from alphac.backends.target import KernelSource, Target
+from alphac.backends.translate import translate
 from alphac.ir.errors import InternalError
 
 FEW_JOBS = 4  # kernels for which processes are not worth their start
-INTEGERS = 6  # arguments of a kernel behind its loop indices
 
 
 def compile_object(
@@ -131,13 +130,7 @@ def _work(number: int) -> bytes | str:
 def _optimized(source: KernelSource, target: Target) -> bytes:
     """One kernel's bitcode, optimized for the target."""
     machine = _machine(target)
-    try:
-        inner, text, libraries = _numba(source)
-    except Exception as error:  # whatever Numba raises, it is our source that it did not take
-        raise InternalError(f"kernel `{source.name}` does not compile: {error}", source.source) from error
-    module = llvm.parse_assembly(_stripped(text) + _wrapper(source, inner))
-    for library in libraries:
-        module.link_in(llvm.parse_assembly(_stripped(library)))
+    module = llvm.parse_assembly(translate(source))
     _keep_only(module, {source.name})
     text = _attributed(str(module), target)
     module = _improved(text, target, machine, vectorize=True)
@@ -160,64 +153,6 @@ def _improved(text: str, target: Target, machine: llvm.TargetMachine, vectorize:
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
     return module
-
-
-def _numba(source: KernelSource) -> tuple[str, str, list[str]]:
-    """Compile a source with Numba but let it optimize nothing: the function's name in LLVM, its module, and the modules
-    of Numba's own functions that it calls."""
-    from numba import types
-    from numba.core import config as numba_config
-    from numba.core.compiler import Flags, compile_extra
-    from numba.core.registry import cpu_target
-
-    config: Any = numba_config  # its fields come from the environment
-    flags: Any = Flags()
-    namespace = dict(source.namespace)
-    exec(compile(source.source, f"<{source.name}>", "exec"), namespace)  # noqa: S102 (the compiler's own text)
-    pointers = [
-        types.CPointer(getattr(types, p.storage.name if p.kind != "bool" else "uint8")) for p in source.parameters
-    ]
-    signature = (*pointers, *[types.int64] * (source.loops + INTEGERS))
-    flags.no_compile = True
-    flags.nrt = False
-    flags.error_model = "numpy"
-    flags.no_cpython_wrapper = True
-    flags.no_cfunc_wrapper = True
-    before = config.OPT, config.LOOP_VECTORIZE, config.SLP_VECTORIZE
-    config.OPT, config.LOOP_VECTORIZE, config.SLP_VECTORIZE = type(config.OPT)(0), 0, 0
-    try:
-        made = compile_extra(
-            cpu_target.typing_context,
-            cpu_target.target_context,
-            namespace[source.name],
-            signature,
-            types.void,
-            flags,
-            {},
-        )
-        libraries = [str(library._get_module_for_linking()) for library in made.library._linking_libraries]
-    finally:
-        config.OPT, config.LOOP_VECTORIZE, config.SLP_VECTORIZE = before
-    return made.fndesc.llvm_func_name, made.library.get_llvm_str(), libraries
-
-
-def _wrapper(source: KernelSource, inner: str) -> str:
-    """The exported function: Numba's own has a place for its result and for an exception, which a kernel does not use.
-    No two buffers of a kernel overlap, which `noalias` tells LLVM."""
-    pointers = [f"%p{i}" for i in range(len(source.parameters))]
-    integers = [f"%i{i}" for i in range(source.loops + INTEGERS)]
-    taken = ", ".join([*(f"ptr noalias {p}" for p in pointers), *(f"i64 {i}" for i in integers)])
-    passed = ", ".join(["ptr %result", "ptr %error", *(f"ptr {p}" for p in pointers), *(f"i64 {i}" for i in integers)])
-    return (
-        f"\ndefine void @{source.name}({taken}) {{\n  %result = alloca ptr\n  %error = alloca ptr\n"
-        f"  %status = call i32 @{inner}({passed})\n  ret void\n}}\n"
-    )
-
-
-def _stripped(text: str) -> str:
-    """Without what Numba says about the machine it runs on."""
-    text = re.sub(r"^target (datalayout|triple) = .*$", "", text, flags=re.MULTILINE)
-    return re.sub(r'"(target-cpu|target-features|tune-cpu)"="[^"]*"', "", text)
 
 
 def _attributed(text: str, target: Target) -> str:

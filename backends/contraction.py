@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from alphac.backends.convolution import windows_in_memory
 from alphac.backends.evaluation import Frame, Index, named, owned, physical, size
 from alphac.backends.indexing import Affine, number, symbol
 from alphac.backends.packing import Block, Packing, Part, Side
@@ -34,7 +35,10 @@ MANY = 1 << 31
 def emit_contract(frame: Frame, op: Op, combine: Op | None) -> None:
     """The kernel of a contraction, alone or under a combine."""
     chains = _Chains(frame, op, combine is not None)
-    if combine is None and suits_rows(frame, op):
+    windows = windows_in_memory(frame, op, combine)
+    if windows is not None:
+        windows.emit()
+    elif combine is None and suits_rows(frame, op):
         emit_rows(frame, op)
     elif not chains.suit:
         _Contraction(frame, op, combine).emit()

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from alphac.backends.cache import Cache
-from alphac.backends.compile import INTEGERS, compile_object
-from alphac.backends.segment import Segment, declaration, support
+from alphac.backends.compile import compile_object
+from alphac.backends.segment import Segment, declaration
 from alphac.backends.target import KernelSource, Target
+from alphac.backends.team import support
+from alphac.backends.translate import INTEGERS
 from alphac.ir.core import Op, Port, Value
-from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step
+from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles
 from alphac.ir.schedule_text import inlined_ops
 from alphac.ir.typesys import DType
 
@@ -66,14 +68,16 @@ class _Emission:
     program: Program
     symbols: Mapping[Kernel, str]
     texts: list[str] = field(default_factory=list[str])
-    loops: dict[Repeat, int] = field(default_factory=dict[Repeat, int])
+    loops: dict[Value, int] = field(default_factory=dict[Value, int])  # numbers of loops by their indices
 
     def record(self) -> Record:
         self.number = {id(b): i for i, b in enumerate(self.program.buffers)}
+        steps = self._steps(self.program.steps, ())
         return {
             "name": self.program.name,
             "buffers": [_buffer(b) for b in self.program.buffers],
-            "steps": self._steps(self.program.steps, ()),
+            "steps": steps,
+            "whole": self._whole(steps),
             "arguments": [self._port(p, b) for p, b in self.program.arguments],
             "results": [self._port(p, b) for p, b in self.program.results],
         }
@@ -103,17 +107,26 @@ class _Emission:
         finish()
         return records
 
-    def _segment(self, steps: tuple[Step, ...], outer: tuple[Value, ...]) -> Record:
+    def _whole(self, steps: Sequence[Record]) -> str:
+        """The segment of all steps. Without an exchange it is there already."""
+        if len(steps) == 1 and steps[0]["kind"] == "segment":
+            return steps[0]["symbol"]
+        return self._function(self.program.steps, ()) if steps else ""
+
+    def _function(self, steps: tuple[Step, ...], outer: tuple[Value, ...]) -> str:
         symbol = re.sub(r"\W", "_", f"segment_{self.program.name}_{len(self.texts)}")
         self.texts.append(Segment(symbol, self.program.buffers, self.symbols, outer).text(steps))
+        return symbol
+
+    def _segment(self, steps: tuple[Step, ...], outer: tuple[Value, ...]) -> Record:
         return {
             "kind": "segment",
-            "symbol": symbol,
+            "symbol": self._function(steps, outer),
             "guards": [[self.number[id(b)] for b in guard.buffers] for guard in _guards(steps)],
             "kernels": [self._kernel(k, loops) for k, loops in _kernels(steps, ())],
         }
 
-    def _kernel(self, kernel: Kernel, loops: tuple[Repeat, ...]) -> Record:
+    def _kernel(self, kernel: Kernel, loops: tuple[Repeat | Tiles, ...]) -> Record:
         op, span = _blamed(kernel)
         stored = {id(view.buffer) for _, view in kernel.stores}
         return {
@@ -122,12 +135,20 @@ class _Emission:
             "stores": len(stored),
             "op": op,
             "span": span,
-            "loops": [self._loop(loop) for loop in loops],
+            "loops": [record for loop in loops for record in self._loop(loop)],
         }
 
-    def _loop(self, loop: Repeat) -> Record:
-        number = self.loops.setdefault(loop, len(self.loops))
-        return {"number": number, "count": loop.count, "reverse": loop.reverse}
+    def _loop(self, loop: Repeat | Tiles) -> Iterator[Record]:
+        """The loops that a step stands for: tiles are one for each axis."""
+        if isinstance(loop, Repeat):
+            yield {"number": self._number(loop.index), "count": loop.count, "reverse": loop.reverse, "rows": 0}
+        else:
+            for dim, index in zip(loop.dims, loop.indices, strict=True):
+                rows = dim.size // dim.shards if dim.shards else 0
+                yield {"number": self._number(index), "count": dim.size, "reverse": False, "rows": rows}
+
+    def _number(self, index: Value) -> int:
+        return self.loops.setdefault(index, len(self.loops))
 
     def _port(self, port: Port, buffer: Buffer) -> Record:
         attributes = {name: _plain(value) for name, value in port.attributes}
@@ -188,9 +209,11 @@ def _guards(steps: Iterable[Step]) -> Iterator[Guard]:
             yield from _guards(step.steps)
 
 
-def _kernels(steps: Iterable[Step], loops: tuple[Repeat, ...]) -> Iterator[tuple[Kernel, tuple[Repeat, ...]]]:
+def _kernels(
+    steps: Iterable[Step], loops: tuple[Repeat | Tiles, ...]
+) -> Iterator[tuple[Kernel, tuple[Repeat | Tiles, ...]]]:
     for step in steps:
         if isinstance(step, Launch):
             yield step.kernel, loops
-        elif isinstance(step, Repeat):
+        elif isinstance(step, Repeat | Tiles):
             yield from _kernels(step.steps, (*loops, step))

@@ -76,6 +76,7 @@ class Frame:
         self.results: dict[Value, Callable[[Index], Handle]] = {}
         self.loads: list[tuple[Value, Affine]] = []
         self.names: dict[int, str] = {}
+        self.intrinsics: dict[str, object] = {}  # made for this kernel, by the names its source uses
         self.reserved = RESERVED | set(vector_loops(target.lanes, target.registers))
         taken = set(self.reserved)
         for buffer in self.buffers:

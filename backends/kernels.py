@@ -104,7 +104,7 @@ def _finish(frame: Frame) -> KernelSource:
         parameters=tuple(b.type.dtype for b in frame.buffers),
         loops=len(frame.loops),
         scratch=offset,
-        namespace={**SCALARS, **TYPES, **vector_loops(frame.target.lanes, frame.target.registers)},
+        namespace={**SCALARS, **TYPES, **vector_loops(frame.target.lanes, frame.target.registers), **frame.intrinsics},
     )
 
 

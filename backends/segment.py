@@ -1,174 +1,23 @@
-"""Segments: the steps between two exchanges as one native function, called by every thread of a team.
+"""Segments: the steps between two exchanges, or all of a program's, as one native function, called by every thread of
+a team.
 
 The functions are LLVM IR as text: they load pointers from the table, call the kernels, and meet at a spin barrier
-behind those whose results are needed next. docs/architecture.md, "Native interface", says what the table and the team
-hold.
+behind those whose results are needed next. docs/architecture.md, "Native interface", says what the table holds.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-from alphac.backends.target import Target
 from alphac.ir.core import Value
 from alphac.ir.errors import InternalError
 from alphac.ir.passes.plan_memory import meets
-from alphac.ir.schedule import Buffer, Guard, Kernel, Launch, Repeat, Step
+from alphac.ir.schedule import Buffer, Guard, Kernel, Launch, Repeat, Step, Tiles
 
 SHARDS, FIRST, MERGES, SCRATCH, SCRATCH_BYTES, LOOPS, BUFFERS = 0, 1, 2, 3, 4, 8, 16  # entries of the table
 MAX_RUNTIME_LOOPS = 4  # entries 8 … 11
 _EXPONENT = {16: 8, 32: 8, 64: 11}  # bits of the exponent of bf16, f32, f64
-
-# A wait looks at a word, and pauses for a short while, as the others are about to come. Then it lets other threads run,
-# since there may be fewer cores than threads. A worker without work sleeps at last.
-_SUPPORT = """
-declare void @{pause}({pause_types})
-
-define internal i64 @alphac_wait(ptr %word, i64 %seen, ptr %give_way) noinline {{
-entry:
-  br label %look
-look:
-  %turn = phi i64 [ 0, %entry ], [ %next, %again ]
-  %now = load atomic i64, ptr %word acquire, align 8
-  %over = icmp ne i64 %now, %seen
-  br i1 %over, label %done, label %patient
-patient:
-  %early = icmp ult i64 %turn, 500
-  br i1 %early, label %pausing, label %yielding
-pausing:
-  call void @{pause}({pause_arguments})
-  br label %again
-yielding:
-  call i32 %give_way()
-  br label %again
-again:
-  %next = add i64 %turn, 1
-  br label %look
-done:
-  ret i64 %now
-}}
-
-define internal void @alphac_barrier(ptr %table, i64 %threads) noinline {{
-entry:
-  %place = getelementptr i64, ptr %table, i64 5
-  %count = load ptr, ptr %place
-  %generation = getelementptr i8, ptr %count, i64 64
-  %seen = load atomic i64, ptr %generation acquire, align 8
-  %before = atomicrmw add ptr %count, i64 1 acq_rel
-  %others = sub i64 %threads, 1
-  %last = icmp eq i64 %before, %others
-  br i1 %last, label %open, label %wait
-open:
-  store atomic i64 0, ptr %count monotonic, align 8
-  %following = add i64 %seen, 1
-  store atomic i64 %following, ptr %generation release, align 8
-  ret void
-wait:
-  %yields = getelementptr i64, ptr %table, i64 6
-  %give_way = load ptr, ptr %yields
-  call i64 @alphac_wait(ptr %generation, i64 %seen, ptr %give_way)
-  ret void
-}}
-
-define i64 @team_worker(ptr %team, i64 %thread) {{
-entry:
-  %function_at = getelementptr i8, ptr %team, i64 64
-  %table_at = getelementptr i8, ptr %team, i64 72
-  %threads_at = getelementptr i8, ptr %team, i64 80
-  %finished = getelementptr i8, ptr %team, i64 128
-  %stop = getelementptr i8, ptr %team, i64 192
-  %yield_at = getelementptr i8, ptr %team, i64 256
-  %sleep_at = getelementptr i8, ptr %team, i64 264
-  %give_way = load ptr, ptr %yield_at
-  %sleep = load ptr, ptr %sleep_at
-  br label %serve
-serve:
-  %seen = phi i64 [ 0, %entry ], [ %now, %run ]
-  br label %look
-look:
-  %turn = phi i64 [ 0, %serve ], [ %next, %again ]
-  %now = load atomic i64, ptr %team acquire, align 8
-  %called = icmp ne i64 %now, %seen
-  br i1 %called, label %run, label %idle
-idle:
-  %stopping = load atomic i64, ptr %stop acquire, align 8
-  %stopped = icmp ne i64 %stopping, 0
-  br i1 %stopped, label %leave, label %patient
-patient:
-  %early = icmp ult i64 %turn, 500
-  br i1 %early, label %pausing, label %tired
-pausing:
-  call void @{pause}({pause_arguments})
-  br label %again
-tired:
-  %soon = icmp ult i64 %turn, 700
-  br i1 %soon, label %yielding, label %sleeping
-yielding:
-  call i32 %give_way()
-  br label %again
-sleeping:
-  call i32 %sleep(i32 50)
-  br label %again
-again:
-  %next = add i64 %turn, 1
-  br label %look
-run:
-  %function = load ptr, ptr %function_at
-  %table = load ptr, ptr %table_at
-  %threads = load i64, ptr %threads_at
-  call i64 %function(ptr %table, i64 %thread, i64 %threads)
-  atomicrmw add ptr %finished, i64 1 acq_rel
-  br label %serve
-leave:
-  ret i64 0
-}}
-
-define i64 @team_run(ptr %team, i64 %address, ptr %table, i64 %threads) {{
-entry:
-  %function_at = getelementptr i8, ptr %team, i64 64
-  %table_at = getelementptr i8, ptr %team, i64 72
-  %threads_at = getelementptr i8, ptr %team, i64 80
-  %finished = getelementptr i8, ptr %team, i64 128
-  %yield_at = getelementptr i8, ptr %team, i64 256
-  %result_at = getelementptr i8, ptr %team, i64 320
-  %function = inttoptr i64 %address to ptr
-  %several = icmp ugt i64 %threads, 1
-  br i1 %several, label %together, label %work
-together:
-  store ptr %function, ptr %function_at
-  store ptr %table, ptr %table_at
-  store i64 %threads, ptr %threads_at
-  store atomic i64 0, ptr %finished monotonic, align 8
-  %generation = load atomic i64, ptr %team monotonic, align 8
-  %following = add i64 %generation, 1
-  store atomic i64 %following, ptr %team release, align 8
-  br label %work
-work:
-  %size = phi i64 [ 1, %entry ], [ %threads, %together ]
-  %result = call i64 %function(ptr %table, i64 0, i64 %size)
-  store i64 %result, ptr %result_at
-  %workers = sub i64 %size, 1
-  %give_way = load ptr, ptr %yield_at
-  br label %gather
-gather:
-  %back = phi i64 [ 0, %work ], [ %more, %wait ]
-  %all = icmp eq i64 %back, %workers
-  br i1 %all, label %done, label %wait
-wait:
-  %more = call i64 @alphac_wait(ptr %finished, i64 %back, ptr %give_way)
-  br label %gather
-done:
-  ret i64 %result
-}}
-"""
-
-
-def support(target: Target) -> str:
-    """The barrier, `team_worker` and `team_run`. With 1 thread `team_run` works alone; otherwise every worker takes
-    part, of which there must be `threads` - 1."""
-    name, arguments = target.pause
-    values = ", ".join(f"i32 {a}" for a in arguments)
-    return _SUPPORT.format(pause=name, pause_types=", ".join("i32" for _ in arguments), pause_arguments=values)
 
 
 def declaration(symbol: str, pointers: int, integers: int) -> str:
@@ -197,7 +46,8 @@ class Segment:
         self.block = "entry"
 
     def text(self, steps: Sequence[Step]) -> str:
-        """Define the segment that runs `steps`."""
+        """Define the segment that runs `steps`; of a role that owns all shards, if there are exchanges among them, for
+        which there is nothing to do then. Behind the last step the team ends its call, which is a meeting too."""
         if len(self.outer) > MAX_RUNTIME_LOOPS:
             raise InternalError(f"more than {MAX_RUNTIME_LOOPS} nested loops with exchanges in them")
         for i, value in enumerate(self.outer):
@@ -207,35 +57,46 @@ class Segment:
         )
         offset = self._do(f"mul i64 %thread, {size}")
         own = self._do(f"add i64 {scratch}, {offset}")
-        self.tail = [f"i64 {v}" for v in (shards, first, merges, own, "%thread", "%threads")]
+        self.shards, self.first, self.offset = shards, first, offset
+        self.tail = [f"i64 {v}" for v in (shards, first, merges, own)]
         self.several = self._do("icmp ugt i64 %threads, 1")
-        self._steps(steps)
+        self._steps(steps, [*meets(steps)[:-1], False])
         body = "\n".join(self.lines)
         return f"define i64 @{self.name}(ptr %table, i64 %thread, i64 %threads) {{\nentry:\n{body}\n  ret i64 0\n}}\n"
 
-    def _steps(self, steps: Sequence[Step]) -> None:
-        for step, met in zip(steps, meets(steps), strict=True):
+    def _steps(self, steps: Sequence[Step], met: Sequence[bool]) -> None:
+        for step, meeting in zip(steps, met, strict=True):
             if isinstance(step, Launch):
-                self._launch(step.kernel)
-                if met:
+                self._launch(step.kernel, "%thread", "%threads")
+                if meeting:
+                    self._meet()
+            elif isinstance(step, Tiles):
+                self._tiles(step)
+                if meeting:
                     self._meet()
             elif isinstance(step, Guard):
                 self._guard(step)
             elif isinstance(step, Repeat):
                 self._repeat(step)
-            else:
-                raise InternalError("an exchange inside a segment")
 
-    def _launch(self, kernel: Kernel) -> None:
-        pointers = [f"ptr {self._load(self.entry[id(buffer)], 'ptr')}" for buffer in kernel.buffers()]
+    def _launch(self, kernel: Kernel, thread: str, threads: str) -> None:
+        pointers = [f"ptr {self._pointer(buffer)}" for buffer in kernel.buffers()]
         indices = [f"i64 {self.indices[v]}" for v in kernel.loops]
-        self.lines.append(f"  call void @{self.symbols[kernel]}({', '.join([*pointers, *indices, *self.tail])})")
+        team = [f"i64 {thread}", f"i64 {threads}"]
+        self.lines.append(f"  call void @{self.symbols[kernel]}({', '.join([*pointers, *indices, *self.tail, *team])})")
+
+    def _pointer(self, buffer: Buffer) -> str:
+        """Where a buffer lies; of a private one, this thread's copy."""
+        pointer = self._load(self.entry[id(buffer)], "ptr")
+        if buffer.role != "private":
+            return pointer
+        return self._do(f"getelementptr i8, ptr {pointer}, i64 {self.offset}")
 
     def _meet(self) -> None:
         meet, go_on = self._label("meet"), self._label("go_on")
         self.lines.append(f"  br i1 {self.several}, label %{meet}, label %{go_on}")
         self._begin(meet)
-        self.lines.append("  call void @alphac_barrier(ptr %table, i64 %threads)")
+        self.lines.append("  call void @alphac_barrier(ptr %table, i64 %thread, i64 %threads)")
         self.lines.append(f"  br label %{go_on}")
         self._begin(go_on)
 
@@ -263,10 +124,41 @@ class Segment:
         self._begin(body)
         place = len(self.lines)
         self.indices[step.index] = index
-        self._steps(step.steps)
+        self._steps(step.steps, meets(step.steps))
         self.lines.insert(place, f"  {index} = phi i64 [ {start}, %{before} ], [ {following}, %{self.block} ]")
         self.lines.append(f"  {following} = add i64 {index}, {by}")
         over = self._do(f"icmp eq i64 {following}, {end}")
+        self.lines.append(f"  br i1 {over}, label %{after}, label %{body}")
+        self._begin(after)
+
+    def _tiles(self, step: Tiles) -> None:
+        """This thread's part of the owned indices of `dims`, counted as one."""
+        sizes = [d.size // d.shards if d.shards else d.size for d in step.dims]
+        grown = bool(step.dims[0].shards)
+        total = str(math.prod(sizes))
+        if grown:
+            total = self._do(f"mul i64 {self.shards}, {total}")
+        ends: list[str] = []
+        for thread in ("%thread", self._do("add i64 %thread, 1")):
+            ends.append(self._do(f"udiv i64 {self._do(f'mul i64 {total}, {thread}')}, %threads"))
+        body, after = self._label("tile"), self._label("tiled")
+        at, following = f"%at{self.count}", f"%next{self.count}"
+        before = self.block
+        none = self._do(f"icmp eq i64 {ends[0]}, {ends[1]}")
+        self.lines.append(f"  br i1 {none}, label %{after}, label %{body}")
+        self._begin(body)
+        self.lines.append(f"  {at} = phi i64 [ {ends[0]}, %{before} ], [ {following}, %{body} ]")
+        rest = at
+        for value, size in zip(reversed(step.indices[1:]), reversed(sizes[1:]), strict=True):
+            self.indices[value] = self._do(f"urem i64 {rest}, {size}")
+            rest = self._do(f"udiv i64 {rest}, {size}")
+        if grown:
+            rest = self._do(f"add i64 {rest}, {self._do(f'mul i64 {self.first}, {sizes[0]}')}")
+        self.indices[step.indices[0]] = rest
+        for launch in step.steps:
+            self._launch(launch.kernel, "0", "1")
+        self.lines.append(f"  {following} = add i64 {at}, 1")
+        over = self._do(f"icmp eq i64 {following}, {ends[1]}")
         self.lines.append(f"  br i1 {over}, label %{after}, label %{body}")
         self._begin(after)
 

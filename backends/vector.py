@@ -86,9 +86,13 @@ def _scoped(builder: Any, instruction: Any, memory: Memory) -> None:
 
 @lower_builtin(operator.getitem, Memory, types.Integer)
 def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    memory = sig.args[0]
+    return load_element(builder, args[0], args[1], sig.args[0])
+
+
+def load_element(builder: Any, pointer: Any, index: Any, memory: Memory) -> Any:
+    """The element of memory at an index."""
     stored = _stored(memory.dtype)
-    value = builder.load(element_pointer(builder, args[0], args[1], stored))
+    value = builder.load(element_pointer(builder, pointer, index, stored))
     value.align = max(1, stored.width // 8 if isinstance(stored, ir.IntType) else bytes_of(stored))
     _scoped(builder, value, memory)
     if isinstance(memory.dtype, types.Boolean):
@@ -98,13 +102,17 @@ def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @lower_builtin(operator.setitem, Memory, types.Integer, types.Any)
 def _lower_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    memory = sig.args[0]
+    store_element(builder, args[0], args[1], args[2], sig.args[0])
+    return context.get_dummy_value()
+
+
+def store_element(builder: Any, pointer: Any, index: Any, value: Any, memory: Memory) -> None:
+    """Store a value of memory's dtype at an index."""
     stored = _stored(memory.dtype)
-    value = builder.zext(args[2], I8) if isinstance(memory.dtype, types.Boolean) else args[2]
-    store = builder.store(value, element_pointer(builder, args[0], args[1], stored))
+    value = builder.zext(value, I8) if isinstance(memory.dtype, types.Boolean) else value
+    store = builder.store(value, element_pointer(builder, pointer, index, stored))
     store.align = bytes_of(stored)
     _scoped(builder, store, memory)
-    return context.get_dummy_value()
 
 
 def bytes_of(type_: ir.Type) -> int:
@@ -291,28 +299,29 @@ def div(typing: Any, x: Any, y: Any) -> Any:
 def cast(typing: Any, x: Any, dtype: Any) -> Any:
     """x as another dtype: float to integer truncates and saturates, NaN gives 0; integers wrap; to bool is `!= 0`."""
     to = dtype.instance_type
+    return to(x, dtype), lambda context, builder, sig, args: cast_value(builder, args[0], x, to)
 
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        value, target = args[0], llvm_type(to)
-        from_float, to_float = isinstance(x, types.Float), isinstance(to, types.Float)
-        if isinstance(to, types.Boolean):
-            zero = ir.Constant(value.type, 0)
-            return builder.fcmp_unordered("!=", value, zero) if from_float else builder.icmp_unsigned("!=", value, zero)
-        if from_float and to_float:
-            if x.bitwidth == to.bitwidth:
-                return value
-            return builder.fpext(value, target) if x.bitwidth < to.bitwidth else builder.fptrunc(value, target)
-        if from_float:
-            name = "fptosi.sat" if to.signed else "fptoui.sat"
-            return call(builder, name, [value], target, f"{suffix_of(target)}.{suffix_of(value.type)}")
-        signed = not isinstance(x, types.Boolean) and x.signed
-        if to_float:
-            return builder.sitofp(value, target) if signed else builder.uitofp(value, target)
-        if value.type.width >= target.width:
-            return builder.trunc(value, target) if value.type.width > target.width else value
-        return builder.sext(value, target) if signed else builder.zext(value, target)
 
-    return to(x, dtype), generate
+def cast_value(builder: Any, value: Any, x: Any, to: Any) -> Any:
+    """A value of dtype x as dtype `to`."""
+    target = llvm_type(to)
+    from_float, to_float = isinstance(x, types.Float), isinstance(to, types.Float)
+    if isinstance(to, types.Boolean):
+        zero = ir.Constant(value.type, 0)
+        return builder.fcmp_unordered("!=", value, zero) if from_float else builder.icmp_unsigned("!=", value, zero)
+    if from_float and to_float:
+        if x.bitwidth == to.bitwidth:
+            return value
+        return builder.fpext(value, target) if x.bitwidth < to.bitwidth else builder.fptrunc(value, target)
+    if from_float:
+        name = "fptosi.sat" if to.signed else "fptoui.sat"
+        return call(builder, name, [value], target, f"{suffix_of(target)}.{suffix_of(value.type)}")
+    signed = not isinstance(x, types.Boolean) and x.signed
+    if to_float:
+        return builder.sitofp(value, target) if signed else builder.uitofp(value, target)
+    if value.type.width >= target.width:
+        return builder.trunc(value, target) if value.type.width > target.width else value
+    return builder.sext(value, target) if signed else builder.zext(value, target)
 
 
 @intrinsic

@@ -16,6 +16,7 @@ from alphac.ir.core import Block, Function, Module, Op, Value
 from alphac.ir.errors import InternalError
 from alphac.ir.exact import run_exactly
 from alphac.ir.ops.define import definition
+from alphac.ir.ops.structure import tiled_axes
 from alphac.ir.oracle import to_compute, to_storage
 from alphac.ir.typesys import BF16, Dim, TensorType
 
@@ -89,6 +90,8 @@ class _Run:
     def op(self, op: Op) -> tuple[Array, ...]:
         if op.name == "loop":
             return self.loop(op)
+        if op.name == "tile":
+            return self.tile(op)
         if op.name == "grad":
             raise InternalError("`grad` is not run: differentiate first")
         operands = [self.values[v] for v in op.operands]
@@ -125,6 +128,20 @@ class _Run:
             for whole, one in zip(collected, made[count:], strict=True):
                 whole[i] = one
         return (*carried, *collected)
+
+    def tile(self, op: Op) -> tuple[Array, ...]:
+        (block,) = op.blocks
+        axes = [d.name for d in tiled_axes(op)]
+        collected = [np.empty(v.type.shape, self.values_dtype(v.type)) for v in op.results]
+        for index in np.ndindex(*(d.size for d in tiled_axes(op))):
+            at = dict(zip(axes, index, strict=True))
+            given = [np.asarray(i, np.int64) for i in index]
+            given += [self.values[v][tuple(at.get(n, slice(None)) for n in v.type.names)] for v in op.operands]
+            self.values.update(zip(block.arguments, given, strict=True))
+            self.ops(block)
+            for value, whole, one in zip(op.results, collected, block.results, strict=True):
+                whole[tuple(at.get(n, slice(None)) for n in value.type.names)] = self.values[one]
+        return tuple(collected)
 
     def values_dtype(self, type_: TensorType) -> np.dtype[Any]:
         return np.dtype(np.float64) if self.wide and type_.dtype.is_float else type_.dtype.compute

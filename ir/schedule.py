@@ -22,6 +22,7 @@ class Buffer:
     state      lives across steps and functions; named by `port`
     argument   written by the runtime before the function runs (column, sample, step, valid, count, input, total)
     temporary  everything else
+    private    within `Tiles`: one copy for each thread, in its scratch memory
     nodes      result of a `combine`: slot 0 is the result; before the exchange, slots 0.. hold the role's maximal
                aligned subtrees, `slot` elements apart
 
@@ -159,7 +160,17 @@ class Repeat:
     steps: tuple[Step, ...]
 
 
-Step = Launch | Exchange | Guard | Repeat
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """Run `steps` for every index of `dims` that this role owns, in any order: iterations are dealt to the threads,
+    each of which runs the kernels of its own alone and meets the others at the end."""
+
+    dims: tuple[Dim, ...]
+    indices: tuple[Value, ...]
+    steps: tuple[Launch, ...]
+
+
+Step = Launch | Exchange | Guard | Repeat | Tiles
 
 
 @dataclass(eq=False)
@@ -181,7 +192,7 @@ def _kernels(steps: tuple[Step, ...]) -> Iterator[Kernel]:
     for step in steps:
         if isinstance(step, Launch):
             yield step.kernel
-        elif isinstance(step, Repeat):
+        elif isinstance(step, Repeat | Tiles):
             yield from _kernels(step.steps)
 
 

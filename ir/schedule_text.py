@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from alphac.ir.core import Op, Value
-from alphac.ir.schedule import Exchange, Guard, Kernel, Launch, Program, Repeat, Step, View
+from alphac.ir.schedule import Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles, View
 
 
 def print_program(program: Program) -> str:
@@ -31,6 +31,10 @@ def _steps(steps: tuple[Step, ...]) -> Iterator[str]:
                 yield "guard " + ", ".join(b.name for b in buffers)
             case Repeat():
                 yield f"repeat {step.count}{' down' if step.reverse else ''} {{"
+                yield from (f"    {line}" for line in _steps(step.steps))
+                yield "}"
+            case Tiles():
+                yield f"tiles {', '.join(map(str, step.dims))} {{"
                 yield from (f"    {line}" for line in _steps(step.steps))
                 yield "}"
 

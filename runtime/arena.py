@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ STORAGE = {
     "bool": np.dtype(np.bool_),
 }
 TABLE = 16  # entries of a program's table before its buffers
-BARRIER_BYTES = 128
+LINE = 64  # bytes of a cache line: of each thread at the barrier
 TEAM_BYTES = 384
 Array = npt.NDArray[np.generic]
 
@@ -41,7 +42,7 @@ class Arena:
         parts = {
             "arena": record.arena,
             "scratch": self.scratch_bytes * threads,
-            "barrier": BARRIER_BYTES,
+            "barrier": LINE * threads,
             "team": TEAM_BYTES,
             "merges": 8 * record.shards,
             **{name: 8 * (TABLE + len(p.buffers)) for name, p in manifest.programs.items()},
@@ -53,7 +54,7 @@ class Arena:
             size += _aligned(extent)
         self.bytes = size
         self._memory = _map(size)
-        self.base = int(np.frombuffer(self._memory, np.uint8).__array_interface__["data"][0])
+        self.base = address_of(np.frombuffer(self._memory, np.uint8))
         self.integers("merges", record.shards)[:] = merges(manifest.shards, first, record.shards)
 
     def address(self, part: str) -> int:
@@ -72,7 +73,20 @@ class Arena:
             shape = (shape[0] * self.shards, *shape[1:])
         if buffer.role == "nodes":
             shape = (self.nodes, *shape)
-        return np.ndarray(shape, STORAGE[buffer.dtype], self._memory, self._places["arena"] + offset)
+        return np.ndarray(shape, STORAGE[buffer.dtype], self._memory, self._places[_part(buffer)] + offset)
+
+    def place(self, buffer: BufferRecord, offset: int) -> int:
+        """The address of a buffer; of a private one, the first thread's."""
+        return self.address(_part(buffer)) + offset
+
+
+def _part(buffer: BufferRecord) -> str:
+    return "scratch" if buffer.role == "private" else "arena"
+
+
+def address_of(array: npt.NDArray[Any]) -> int:
+    """Where an array's first element lies."""
+    return int(array.__array_interface__["data"][0])
 
 
 def _aligned(size: int) -> int:

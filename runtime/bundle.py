@@ -215,10 +215,13 @@ def section_digest(record: Any) -> str:
     return record.withheld if isinstance(record, Withheld) else hashlib.sha256(canonical(encode(record))).hexdigest()
 
 
-def write_bundle(directory: Path | str, manifest: Manifest, files: Mapping[str, bytes | Path]) -> Bundle:
+def write_bundle(
+    directory: Path | str, manifest: Manifest, files: Mapping[str, bytes | Path], *, identity: str = ""
+) -> Bundle:
     """Write a bundle: `files` by their names in it (bytes, or a path to copy). `manifest.files` and `manifest.bundle`
     are filled in. All or nothing: the directory appears whole. Raises FileExistsError if it is there already,
-    ValueError for a manifest that a reader would refuse, OSError."""
+    ValueError for a manifest that a reader would refuse, BundleRefused if it would not have the `identity` asked for,
+    OSError."""
     directory = Path(directory)
     if directory.exists():
         raise FileExistsError(f"{directory} exists")
@@ -236,6 +239,8 @@ def write_bundle(directory: Path | str, manifest: Manifest, files: Mapping[str, 
             records[name] = FileRecord(file_digest(path), path.stat().st_size)
         made = dataclasses.replace(manifest, files=records, format=FORMAT, bundle="")
         made = dataclasses.replace(made, bundle=bundle_identity(made))
+        if identity and made.bundle != identity:
+            raise BundleRefused(f"{directory} would not be the bundle {identity}")
         check_manifest(made)
         (work / MANIFEST).write_bytes(canonical(encode(made)) + b"\n")
         work.chmod(0o755)

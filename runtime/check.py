@@ -21,7 +21,7 @@ from alphac.runtime.tree import subtrees
 
 MAX_BYTES = 1 << 46
 MAX_SHARDS = 1 << 24
-ROLES_OF_BUFFERS = ("state", "argument", "temporary", "nodes")
+ROLES_OF_BUFFERS = ("state", "argument", "temporary", "private", "nodes")
 RUNTIME_LOOPS = 4
 KINDS = ("sum", "max", "min")
 FORMATS = ("npz", "npy", "csv", "safetensors", "text")
@@ -101,6 +101,9 @@ def _program(manifest: Manifest, name: str, program: ProgramRecord) -> None:
             _state(manifest, where, buffer)
     for port in (*program.arguments, *program.results):
         _port(manifest, name, program, port)
+    named = SYMBOL.fullmatch(program.whole) is not None if program.steps else not program.whole
+    _require(named, f"{name}: the whole of it is odd")
+    _require(sum(port.kind == "step" for port in program.arguments) <= 1, f"{name} asks twice for the step")
     _steps(name, program, program.steps, 0)
 
 
@@ -140,7 +143,7 @@ def _steps(name: str, program: ProgramRecord, steps: Iterable[StepRecord], depth
                 fits = (
                     fits
                     and all(0 <= b < count for b in kernel.buffers)
-                    and all(loop.count >= 0 for loop in kernel.loops)
+                    and all(loop.count >= 0 and loop.rows >= 0 for loop in kernel.loops)
                 )
                 _require(fits, f"{name}: kernel {kernel.symbol[:80]} is odd")
             _require(all(0 <= b < count for guard in step.guards for b in guard), f"{name}: a guard has no buffer")
@@ -168,8 +171,9 @@ def _class(manifest: Manifest, where: str, record: ClassRecord) -> None:
         buffers = manifest.programs[name].buffers
         _require(len(plan.offsets) == len(buffers), f"{where}: {name} lacks offsets")
         for buffer, offset in zip(buffers, plan.offsets, strict=True):
-            inside = 0 <= offset <= offset + buffer.bytes(record.shards, nodes) <= record.arena
-            _require(inside and offset % 16 == 0, f"{where}: {name}: buffer {buffer.name} lies outside the arena")
+            part, memory = ("scratch", record.scratch) if buffer.role == "private" else ("arena", record.arena)
+            inside = 0 <= offset <= offset + buffer.bytes(record.shards, nodes) <= memory
+            _require(inside and offset % 16 == 0, f"{where}: {name}: buffer {buffer.name} lies outside the {part}")
             if buffer.role == "state":
                 same = states.setdefault(buffer.state, offset) == offset
                 _require(same, f"{where}: state {buffer.state} lies in two places")

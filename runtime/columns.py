@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,11 @@ from alphac.runtime.records import ColumnRecord
 from alphac.runtime.tensors import read_tensors
 
 Array = npt.NDArray[Any]
+# What reading a damaged file raises: zipfile knows versions, encryptions and compressions that it does not read.
+DAMAGED = (ValueError, EOFError, zipfile.BadZipFile, struct.error, RuntimeError, zlib.error)
+
+
+READ = 64 << 20  # bytes of an array that are read if it cannot be used where it is mapped, for its elements' alignment
 
 
 def open_columns(path: Path, format: str, columns: Sequence[ColumnRecord]) -> list[Array]:
@@ -29,7 +35,7 @@ def open_columns(path: Path, format: str, columns: Sequence[ColumnRecord]) -> li
         arrays = READERS[format](path, [c.source for c in columns], [c.dtype for c in columns])
     except KeyError as error:
         raise DataRefused(f"{path} has no column {error}") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, struct.error) as error:
+    except (OSError, *DAMAGED) as error:
         raise DataRefused(f"{path} cannot be read as {format}: {error}") from None
     return [_fitting(path, column, array) for column, array in zip(columns, arrays, strict=True)]
 
@@ -86,6 +92,8 @@ def _mapped(path: Path, dtype: np.dtype[Any], start: int, shape: tuple[int, ...]
         raise ValueError("the file is shorter than it says")
     if size == 0:
         return np.empty(shape, dtype)
+    if start % dtype.itemsize and size <= READ:
+        return np.fromfile(path, dtype, size // dtype.itemsize, offset=start).reshape(shape)
     return np.memmap(path, dtype, "r", start, shape)
 
 
@@ -143,7 +151,7 @@ def open_arrays(path: Path) -> dict[str, Array]:
             return {name: _member(path, archive, name) for name in names}
     except OSError as error:
         raise DataRefused(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, struct.error) as error:
+    except DAMAGED as error:
         raise DataRefused(f"{path} cannot be read: {error}") from None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,24 @@ Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
 BILLION = 10**9
 CHUNK = 1 << 16  # positions whose order is worked out at once
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows of a file, in its order: `count` ones from `start` on, or those that `rows` lists."""
+
+    count: int
+    start: int = 0
+    rows: Rows | None = None
+
+    @classmethod
+    def of(cls, rows: Rows) -> Split:
+        """Listed rows."""
+        return cls(len(rows), rows=rows)
+
+    def at(self, positions: Rows) -> Rows:
+        """The rows at some positions."""
+        return self.start + positions if self.rows is None else self.rows[positions]
 
 
 class Dataset:
@@ -36,9 +54,17 @@ class Dataset:
             raise DataRefused(f"{path}: a windowed column has {self.count} examples, the others {max(whole)}")
         self._splits = self._split()
 
-    def split(self, name: str) -> Rows:
-        """The rows of split `train` or `test`, in the file's order."""
+    def split(self, name: str) -> Split:
+        """Split `train` or `test`."""
         return self._splits[name]
+
+    def column(self, name: str) -> tuple[ColumnRecord, Array]:
+        """A column as it is stored."""
+        return self._columns[name]
+
+    def shuffles(self, split: str) -> bool:
+        """Whether the order of a split's rows changes from epoch to epoch."""
+        return split == "train" and self.record.shuffle_seed >= 0
 
     def read(self, column: str, rows: Rows, out: Array) -> None:
         """Copy the examples `rows` of a column into `out`, converted to its dtype (which holds every stored value)."""
@@ -47,38 +73,35 @@ class Dataset:
             index = rows[:, None] * record.stride + (record.offset + np.arange(record.window))
         else:
             index = rows
-        if array.dtype == out.dtype:
-            np.take(array, index, axis=0, out=out, mode="clip")
-        else:
-            out[...] = np.take(array, index, axis=0, mode="clip")
+        out[...] = np.take(array, index, axis=0, mode="clip")
 
     def sample(self, port: PortRecord, out: Array) -> None:
         """Fill `out` with the rows that a `sample` port names: `count` of them, drawn without replacement by `seed`."""
         _, split, column = port.name.split(".", 2)
         rows, count, seed = self.split(split), int(port.attributes["count"]), int(port.attributes["seed"])
-        if count > len(rows):
-            raise DataRefused(f"{count} examples cannot be drawn from the {len(rows)} of {self.record.name}.{split}")
-        drawn = shuffle.permute(np.arange(count), len(rows), seed, self._stream("sample"))
-        self.read(column, rows[drawn], out)
+        if count > rows.count:
+            raise DataRefused(f"{count} examples cannot be drawn from the {rows.count} of {self.record.name}.{split}")
+        drawn = shuffle.permute(np.arange(count), rows.count, seed, self._stream("sample"))
+        self.read(column, rows.at(drawn), out)
 
     def order(self, split: str, epoch: int, positions: Rows) -> Rows:
         """The rows at these positions of an epoch: shuffled for `train` if the declaration says so."""
-        rows, seed = self.split(split), self.record.shuffle_seed
-        if split == "train" and seed >= 0:
-            positions = shuffle.permute(positions, len(rows), seed, self._stream("shuffle"), epoch)
-        return rows[positions]
+        rows = self.split(split)
+        if self.shuffles(split):
+            seed = self.record.shuffle_seed
+            positions = shuffle.permute(positions, rows.count, seed, self._stream("shuffle"), epoch)
+        return rows.at(positions)
 
     def _stream(self, purpose: str) -> int:
         return shuffle.stream(f"{self.record.name}.{purpose}")
 
-    def _split(self) -> dict[str, Rows]:
-        everything = np.arange(self.count, dtype=np.int64)
+    def _split(self) -> dict[str, Split]:
         if not self.record.held_out:
-            return {"train": everything, "test": everything[:0]}
+            return {"train": Split(self.count), "test": Split(0)}
         if self.record.split_kind == "tail":
             begin = self.count - held_out(self.record.held_out, self.count)
-            return {"train": everything[:begin], "test": everything[begin:]}
-        groups = [everything]
+            return {"train": Split(begin), "test": Split(self.count - begin, begin)}
+        groups = [np.arange(self.count, dtype=np.int64)]
         if self.record.stratified_by:
             record, array = self._columns[self.record.stratified_by]
             if record.shape or record.window:
@@ -91,7 +114,7 @@ class Dataset:
             test[
                 members[shuffle.permute(drawn, len(members), self.record.split_seed, self._stream("split"), number)]
             ] = True
-        return {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}
+        return {"train": Split.of(np.flatnonzero(~test)), "test": Split.of(np.flatnonzero(test))}
 
 
 def held_out(fraction: float, count: int) -> int:
@@ -106,45 +129,61 @@ def _examples(column: ColumnRecord, length: int) -> int:
     return max(0, (length - column.offset - column.window) // column.stride + 1)
 
 
-class Feed:
-    """The batches of one split, of which one role reads its own rows into its arena.
+@dataclass(frozen=True)
+class Batches:
+    """A role's rows of some batches that follow each other: of batch k the run from `firsts[k]` on, or `rows[k]`."""
 
-    `first`, `rows`: its rows within a batch are [first, first + rows). `ports`: columns and where they go.
+    count: int
+    firsts: Rows | None = None
+    rows: Rows | None = None
+
+    def listed(self, size: int) -> Rows:
+        """The rows of every batch, of `size` rows each."""
+        if self.firsts is not None:
+            return self.firsts[:, None] + np.arange(size)
+        assert self.rows is not None
+        return self.rows
+
+
+class Feed:
+    """The batches of one split, one after the other through the epochs, and which rows of them a role reads.
+
+    `first`, `size`: its rows within a batch are [first, first + size). `ragged`: an epoch ends with a batch of what is
+    left, filled up with the split's first row; else this is left out.
     """
 
-    def __init__(
-        self, data: Dataset, split: str, batch: int, first: int, rows: int, ports: Sequence[tuple[PortRecord, Array]]
-    ) -> None:
-        self.data, self.split, self.batch, self.first, self.rows = data, split, batch, first, rows
-        self.ports = [(port.name.partition(".")[2], out) for port, out in ports]
-        self.examples = len(data.split(split))
-        self._chunk = max(1, CHUNK // max(1, rows))  # batches whose order is kept
-        self._kept: tuple[int, int, Rows] | None = None
+    def __init__(self, data: Dataset, split: str, batch: int, first: int, size: int, ragged: bool = False) -> None:
+        self.data, self.split, self.batch, self.first, self.size = data, split, batch, first, size
+        self.examples = data.split(split).count
+        self.batches = -(-self.examples // batch) if ragged else self.examples // batch  # in an epoch
+        self._chunk = max(1, CHUNK // max(1, size))  # batches whose order is kept
+        self._kept: tuple[int, Rows] | None = None
 
-    @property
-    def full(self) -> int:
-        """Whole batches in an epoch."""
-        return self.examples // self.batch
+    def valid(self, step: int) -> int:
+        """How many examples of a whole batch are real."""
+        return min(self.batch, self.examples - step % self.batches * self.batch)
 
-    @property
-    def batches(self) -> int:
-        """Batches in an epoch, the last of which may be ragged."""
-        return -(-self.examples // self.batch)
+    def take(self, step: int, count: int) -> Batches:
+        """This role's rows of up to `count` batches from number `step` on, one at least."""
+        split = self.data.split(self.split)
+        number = step % self.batches
+        if split.rows is None and not self.data.shuffles(self.split) and self.valid(step) == self.batch:
+            whole = self.examples // self.batch
+            if whole < self.batches:
+                count = min(count, whole - number)
+            numbers = np.arange(step, step + count, dtype=np.int64) % self.batches
+            return Batches(count, firsts=split.start + self.first + numbers * self.batch)
+        begin = step - number % self._chunk
+        if self._kept is None or self._kept[0] != begin:
+            self._kept = begin, self._order(begin, min(self._chunk, self.batches - begin % self.batches))
+        rows = self._kept[1][step - begin : step - begin + count]
+        return Batches(len(rows), rows=rows)
 
-    def load(self, epoch: int, number: int) -> int:
-        """Read this role's rows of a batch; rows beyond the split's end repeat its first. Returns how many examples of
-        the whole batch are real."""
-        rows = self._rows(epoch, number)
-        for column, out in self.ports:
-            self.data.read(column, rows, out)
-        return min(self.batch, self.examples - number * self.batch)
-
-    def _rows(self, epoch: int, number: int) -> Rows:
-        begin = number - number % self._chunk
-        if self._kept is None or self._kept[:2] != (epoch, begin):
-            numbers = np.arange(begin, min(begin + self._chunk, self.batches), dtype=np.int64)
-            positions = (numbers[:, None] * self.batch + self.first) + np.arange(self.rows)
-            real = positions < self.examples
-            rows = self.data.order(self.split, epoch, np.where(real, positions, 0).reshape(-1)).reshape(positions.shape)
-            self._kept = (epoch, begin, np.where(real, rows, self.data.split(self.split)[0]))
-        return self._kept[2][number - begin]
+    def _order(self, begin: int, count: int) -> Rows:
+        """This role's rows of `count` batches of an epoch."""
+        epoch, number = divmod(begin, self.batches)
+        numbers = np.arange(number, number + count, dtype=np.int64)
+        positions = (numbers[:, None] * self.batch + self.first) + np.arange(self.size)
+        real = positions < self.examples
+        rows = self.data.order(self.split, epoch, np.where(real, positions, 0).reshape(-1)).reshape(positions.shape)
+        return np.where(real, rows, self.data.split(self.split).at(np.zeros(1, np.int64)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from alphac.runtime.arena import BARRIER_BYTES, TABLE, Arena, Array
+from alphac.runtime.arena import TABLE, Arena, Array
 from alphac.runtime.bundle import Bundle
 from alphac.runtime.devices import Library
 from alphac.runtime.records import ClassRecord, PortRecord, ProgramRecord, StepRecord
@@ -47,9 +48,10 @@ class Program:
             arena.address("barrier"),
             libc_function("sched_yield"),
         )
-        self.table[TABLE:] = [arena.address("arena") + offset for offset in offsets]
+        self.table[TABLE:] = [arena.place(b, o) for b, o in zip(record.buffers, offsets, strict=True)]
         self.scopes = scope
         self.steps = tuple(self._prepare(step, library) for step in record.steps)
+        self.whole = library.address(record.whole) if record.whole else 0
 
     def _prepare(self, step: StepRecord, library: Library) -> Segment | Exchanged | Loop:
         if step.kind == "segment":
@@ -68,6 +70,14 @@ class Program:
     def results(self, kind: str) -> list[tuple[PortRecord, Array]]:
         """The results of a kind, with their values: of combined ones, the root."""
         return [(p, self.value(p.buffer)) for p in self.record.results if p.kind == kind]
+
+    def stopped_by(self, guard: int) -> Segment:
+        """The segment that holds a guard, which counts (from 1) through the whole program."""
+        for segment in _segments(self.steps):
+            if guard <= len(segment.record.guards):
+                return segment
+            guard -= len(segment.record.guards)
+        raise ValueError(f"{self.name} has no such guard")
 
     def value(self, buffer: int) -> Array:
         """A buffer's value; of one of role `nodes`, the root."""
@@ -95,6 +105,14 @@ class Loop:
 Step = Segment | Exchanged | Loop
 
 
+def _segments(steps: Sequence[Step]) -> Iterator[Segment]:
+    for step in steps:
+        if isinstance(step, Segment):
+            yield step
+        elif isinstance(step, Loop):
+            yield from _segments(step.steps)
+
+
 class Executor:
     """A role's memory, code and threads.
 
@@ -116,7 +134,6 @@ class Executor:
         self.manifest, self.shards, self.first = manifest, record.shards, first
         self.library = load(bundle.read(record.object), record.features, record.object)
         self.arena = Arena(manifest, record, first, threads)
-        self.arena.integers("barrier", BARRIER_BYTES // 8)[:] = 0
         self.programs: dict[str, Program] = {}
         self.states: dict[str, Array] = {}
         scope = 0
@@ -129,30 +146,33 @@ class Executor:
                     self.states.setdefault(buffer.state, view)
         self.scopes = scope
         self.team = Team(self.library, self.arena)
+        weakref.finalize(self, self.team.close)
 
-    def run(self, name: str, exchange: Exchange | None) -> tuple[int, Segment | None]:
-        """Run a program once. `exchange` is called for every exchange; None: this role owns all shards.
+    def run(self, name: str, exchange: Exchange | None) -> Segment | None:
+        """Run a program once. `exchange` is called for every exchange; None: this role owns all shards, and runs the
+        program as a whole.
 
-        Returns (0, None), or the number (from 1) of the guard that stopped it, and in which segment."""
+        Returns the segment in which a guard stopped it, or None."""
         program = self.programs[name]
-        return self._steps(program, program.steps, exchange)
+        if exchange is not None:
+            return self._steps(program, program.steps, exchange)
+        guard = self.team.run(program.whole, program.address) if program.whole else 0
+        return program.stopped_by(guard) if guard else None
 
-    def _steps(self, program: Program, steps: Sequence[Step], exchange: Exchange | None) -> tuple[int, Segment | None]:
+    def _steps(self, program: Program, steps: Sequence[Step], exchange: Exchange) -> Segment | None:
         for step in steps:
             if isinstance(step, Segment):
-                guard = self.team.run(step.function, program.address)
-                if guard:
-                    return guard, step
+                if self.team.run(step.function, program.address):
+                    return step
             elif isinstance(step, Exchanged):
-                if exchange is not None:
-                    exchange(step)
+                exchange(step)
             else:
                 for index in step.indices:
                     program.table[step.entry] = index
                     stopped = self._steps(program, step.steps, exchange)
-                    if stopped[0]:
+                    if stopped is not None:
                         return stopped
-        return 0, None
+        return None
 
     def close(self) -> None:
         """Stop the threads. May be called twice."""

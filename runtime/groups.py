@@ -45,15 +45,14 @@ class Alone:
     """The group of one role: it owns all shards, so its only subtree is the root already."""
 
     def __init__(self) -> None:
-        self._wanted = self._stopping = False
+        self._wanted = False
 
     def exchange(self, value: Exchanged) -> None: ...
 
-    def begin_step(self, step: int) -> None:
-        self._stopping = self._wanted
+    def begin_step(self, step: int) -> None: ...
 
     def end_step(self) -> bool:
-        return self._stopping
+        return self._wanted
 
     def request_stop(self) -> None:
         self._wanted = True

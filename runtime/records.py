@@ -13,12 +13,13 @@ Attribute = int | float | str | bool
 class BufferRecord:
     """`shape` is the physical one of the value: for a buffer that grows with the shards owned, the grain's axis is
     first and `shape[0]` is `rows`, its length per owned shard. A buffer of role `nodes` holds one `shape` for each
-    maximal aligned subtree of the role, the first of which takes the result."""
+    maximal aligned subtree of the role, the first of which takes the result. One of role `private` lies in scratch
+    memory, at the same place of every thread's."""
 
     name: str
     dtype: str  # f32 f64 bf16 i32 i64 u8 bool
     shape: tuple[int, ...]
-    role: str  # state argument temporary nodes
+    role: str  # state argument temporary private nodes
     grows: bool
     rows: int  # rows per shard of the first axis if it grows, else 0
     state: str = ""  # the state's name, for role state
@@ -51,11 +52,13 @@ class PortRecord:
 
 @dataclass(frozen=True)
 class LoopRecord:
-    """A loop inside a segment; `number` tells the loops of a program apart."""
+    """A loop inside a segment; `number` tells the loops of a program apart. `rows` > 0: it runs along the grain's axis,
+    so many times for each shard that a role owns, at indices of the whole batch, which are `count`."""
 
     number: int
     count: int
     reverse: bool = False
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,18 +92,21 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class ProgramRecord:
-    """The schedule of one function."""
+    """The schedule of one function. `whole`: the segment of all steps, for a role that owns all shards and so has
+    nothing to exchange; empty if there are no steps."""
 
     name: str
     buffers: tuple[BufferRecord, ...]
     steps: tuple[StepRecord, ...]
+    whole: str
     arguments: tuple[PortRecord, ...]
     results: tuple[PortRecord, ...]
 
 
 @dataclass(frozen=True)
 class ProgramPlan:
-    """Byte offsets into the role's arena, one per buffer of the program; state buffers of all programs agree."""
+    """Byte offsets into the role's arena (of private buffers into a thread's scratch), one per buffer of the program;
+    state buffers of all programs agree."""
 
     offsets: tuple[int, ...]
 

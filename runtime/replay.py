@@ -81,8 +81,14 @@ class Replay:
                 for kernel in body:
                     self._launch(kernel, inner)
             else:
-                for index in _indices(loop):
+                for index in self._turns(loop):
                     self._kernels(body, depth + 1, [*inner, index])
+
+    def _turns(self, loop: LoopRecord) -> Iterator[int]:
+        """The indices of a loop; along the grain's axis, those that this role owns."""
+        arena = self._executor.arena
+        first, stop = (loop.rows * n for n in (arena.first, arena.first + arena.shards))
+        return iter(range(first, stop)) if loop.rows else _indices(loop)
 
     def _launch(self, kernel: KernelRecord, inner: list[int]) -> None:
         """Run one kernel and look at what it stored; kernels that write a state come after the guard and are left

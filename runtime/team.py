@@ -17,10 +17,13 @@ RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c
 
 
 class Team:
-    """`threads` threads: the caller of `run`, and threads − 1 that are started here. Call `close` at the end."""
+    """`threads` threads: the caller of `run`, and threads − 1 that are started here. Call `close` at the end.
+
+    The code and the memory that they use live as long as the team, and the team as long as they run."""
 
     def __init__(self, library: Library, arena: Arena) -> None:
         self.threads = arena.threads
+        self._held = (library, arena)
         self._run = RUN(library.address("team_run"))
         self._address = arena.address("team")
         self._memory = arena.integers("team", TEAM_BYTES // 8)

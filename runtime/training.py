@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,12 +11,16 @@ import numpy as np
 
 from alphac.runtime.arena import Array
 from alphac.runtime.bundle import Bundle
+from alphac.runtime.burst import Burst
 from alphac.runtime.combine import narrow, widen
 from alphac.runtime.data import Dataset, Feed
 from alphac.runtime.errors import DataRefused, InputRefused, NonFiniteLoss
 from alphac.runtime.executor import Exchange, Executor, Program, Segment
 from alphac.runtime.groups import Collective
 from alphac.runtime.records import EvaluationRecord, PortRecord, TrainingRecord
+
+LONGEST = 0.05  # seconds that a burst may take
+FASTER = 8  # a burst has at most so many times the steps of the one before
 
 
 class Watcher(Protocol):
@@ -51,19 +56,22 @@ class Machine:
 
     @property
     def exchange(self) -> Exchange | None:
-        return self.collective.exchange if self.collective is not None else None
+        """None if this role owns all shards."""
+        whole = self.executor.shards == self.bundle.manifest.shards
+        return None if self.collective is None or whole else self.collective.exchange
 
     def program(self, name: str) -> Program:
         return self.executor.programs[name]
 
-    def feed(self, program: Program, data: str, split: str) -> Feed:
-        """The batches of a split for a program, this role's rows of them. Raises DataRefused if the split is empty."""
+    def feed(self, data: str, split: str, ragged: bool = False) -> Feed:
+        """The batches of a split, this role's rows of them. Raises DataRefused if the split is empty."""
         manifest, executor = self.bundle.manifest, self.executor
         dataset, rows = self.data[data], manifest.grain.rows if manifest.grain else 0
-        if not len(dataset.split(split)):
+        count = dataset.split(split).count
+        if not count:
             raise DataRefused(f"{data} has no examples in its split `{split}`")
-        batch = manifest.batch or len(dataset.split(split))
-        return Feed(dataset, split, batch, executor.first * rows, executor.shards * rows, program.arguments("column"))
+        batch = manifest.batch or count
+        return Feed(dataset, split, batch, executor.first * rows, executor.shards * rows, ragged)
 
     def initialize(self) -> None:
         """Give every state its first value."""
@@ -76,14 +84,16 @@ class Machine:
     def evaluate(self, evaluation: EvaluationRecord) -> float:
         """One evaluation over its whole split; the last batch may be ragged."""
         program, finish = self.program(f"evaluate.{evaluation.name}"), self.program(f"finish.{evaluation.name}")
-        feed = self.feed(program, evaluation.data, evaluation.split)
+        feed = self.feed(evaluation.data, evaluation.split, ragged=True)
+        burst = Burst(self.executor, program, feed)
         totals = {port.name: view for port, view in program.arguments("total")}
         for port, view in program.arguments("total"):
             _start(port, program.record.buffers[port.buffer].dtype, view)
-        _set(program, "step", 0)
         _set(program, "count", feed.examples)
         for number in range(feed.batches):
-            _set(program, "valid", feed.load(0, number))
+            burst.load(number)
+            _set(program, "step", 0)
+            _set(program, "valid", feed.valid(number))
             self.executor.run(program.name, self.exchange)
             for port, value in program.results("total"):
                 totals[port.name][...] = value
@@ -105,8 +115,8 @@ class Training:
             raise InputRefused(f"{manifest.system} has nothing to train: its source lacks `train on`")
         self.record: TrainingRecord = manifest.training
         self.program = machine.program("step")
-        self.feed = machine.feed(self.program, self.record.data, "train")
-        self.per_epoch = self.feed.full
+        self.feed = machine.feed(self.record.data, "train")
+        self.per_epoch = self.feed.batches
         if not self.per_epoch:
             raise DataRefused(
                 f"{self.record.data} has {self.feed.examples} examples to train on, a batch {manifest.batch}"
@@ -114,6 +124,8 @@ class Training:
         whole = self.record.steps or self.record.epochs * self.per_epoch
         self.total = whole if limit is None else min(whole, limit)
         self.values: dict[str, float] = {}
+        self.burst = Burst(machine.executor, self.program, self.feed)
+        self._pace = Pace()
 
     def run(self, step: int) -> tuple[int, bool]:
         """Train from `step` finished steps on. Returns how many are finished, and whether it was stopped before its
@@ -122,7 +134,7 @@ class Training:
         Raises NonFiniteLoss, after the last good states were saved."""
         stopped, evaluated, saved = False, -1, -1
         while step < self.total and not stopped:
-            step, stopped = self._step(step)
+            step, stopped = self._advance(step)
             if step % self.per_epoch == 0:
                 self._evaluate(step)
                 evaluated = step
@@ -135,24 +147,48 @@ class Training:
             self.watcher.checkpoint(step)
         return step, stopped and step < self.total
 
-    def _step(self, step: int) -> tuple[int, bool]:
-        machine, (epoch, number) = self.machine, divmod(step, self.per_epoch)
-        self.feed.load(epoch, number)
-        _set(self.program, "step", step)
-        if machine.collective is not None:
-            machine.collective.begin_step(step)
-        guard, segment = machine.executor.run("step", machine.exchange)
-        if guard and segment is not None:
+    def _advance(self, step: int) -> tuple[int, bool]:
+        """One step, or a burst of them: how many are finished then, and whether the run is to stop there."""
+        machine, group = self.machine, self.machine.collective
+        if group is not None:
+            group.begin_step(step)
+        exchange = machine.exchange
+        if exchange is None:
+            began = time.monotonic()
+            count, guard = self.burst.run(step, min(self._pace.steps, self._until(step) - step))
+            self._pace.took(count, time.monotonic() - began)
+            segment = self.program.stopped_by(guard) if guard else None
+            values = self.burst.values(count)
+        else:
+            self.burst.load(step)
+            segment = machine.executor.run("step", exchange)
+            count = int(segment is None)
+            values = [[scalar(self.program, port.buffer)] for port in self.burst.scalars]
+        self._tell(step, count, values)
+        counters = machine.counters
+        counters.steps += count
+        counters.shards += count * machine.executor.shards
+        counters.examples += count * self.feed.size
+        step += count
+        if segment is not None:
             self.watcher.checkpoint(step)
             raise self._blame(step, segment)
-        counters = machine.counters
-        counters.steps += 1
-        counters.shards += machine.executor.shards
-        counters.examples += self.feed.rows
-        losses = {port.name or "loss": scalar(self.program, port.buffer) for port, _ in self.program.results("loss")}
-        metrics = {port.name: scalar(self.program, port.buffer) for port, _ in self.program.results("metric")}
-        self.watcher.stepped(step + 1, epoch, losses, metrics)
-        return step + 1, machine.collective is not None and machine.collective.end_step()
+        return step, group is not None and group.end_step()
+
+    def _until(self, step: int) -> int:
+        """The next step behind which something else than a step happens."""
+        record, per_epoch = self.record, self.per_epoch
+        evaluated = per_epoch if self.machine.bundle.manifest.evaluations else 0
+        periods = (evaluated, record.checkpoint_steps, record.checkpoint_epochs * per_epoch)
+        return min([self.total, *(step - step % period + period for period in periods if period)])
+
+    def _tell(self, step: int, count: int, values: Sequence[Sequence[float]]) -> None:
+        """Tell of `count` steps from `step` on: of each scalar its values."""
+        named = list(zip(self.burst.scalars, values, strict=True))
+        for k in range(count):
+            losses = {port.name or "loss": of[k] for port, of in named if port.kind == "loss"}
+            metrics = {port.name: of[k] for port, of in named if port.kind == "metric"}
+            self.watcher.stepped(step + k + 1, (step + k) // self.per_epoch, losses, metrics)
 
     def _blame(self, step: int, stopped: Segment) -> NonFiniteLoss:
         from alphac.runtime.replay import Replay
@@ -177,6 +213,17 @@ class Training:
         record = self.record
         by_steps = record.checkpoint_steps and step % record.checkpoint_steps == 0
         return bool(by_steps or (record.checkpoint_epochs and step % (record.checkpoint_epochs * self.per_epoch) == 0))
+
+
+class Pace:
+    """How many steps a burst may have: `LONGEST` seconds' worth, so that a stop is obeyed and progress is told soon."""
+
+    def __init__(self) -> None:
+        self.steps = 1
+
+    def took(self, steps: int, seconds: float) -> None:
+        """A burst of so many steps has taken so long."""
+        self.steps = max(1, min(FASTER * steps, int(LONGEST * steps / max(seconds, 1e-6))))
 
 
 def needed_data(bundle: Bundle) -> Iterator[str]:

@@ -81,19 +81,21 @@ class Role:
     def __init__(self, program: Program, shards: int, first: int, count: int, scratch: int, threads: int) -> None:
         self.program, self.shards, self.first, self.count = program, shards, first, count
         states, base = place_states([program], count)
-        plan = plan_memory(program, count, states, base)
+        plan = plan_memory(program, count, states, base, scratch)
         self.offsets = plan.offsets
         self.arena = aligned(plan.arena)
         self.arena[:] = 0xA5
-        self.barrier, self.merges = aligned(128), np.array(merges(shards, first, count), np.int64)
-        stride = -(-max(scratch, 1) // 64) * 64
+        self.barrier, self.merges = aligned(64 * threads), np.array(merges(shards, first, count), np.int64)
+        stride = -(-max(plan.scratch, 1) // 64) * 64
         self.scratch = aligned(stride * threads)
         self.table = aligned(8 * (16 + len(program.buffers))).view(np.int64)
         base_address = self.arena.ctypes.data
         head = [count, first, self.merges.ctypes.data, self.scratch.ctypes.data, stride, self.barrier.ctypes.data]
         self.table[: len(head)] = head
         self.table[6] = libc("sched_yield")
-        self.table[16:] = [base_address + o for o in plan.offsets]
+        private = [b.role == "private" for b in program.buffers]
+        bases = [self.scratch.ctypes.data if p else base_address for p in private]
+        self.table[16:] = [base + o for base, o in zip(bases, plan.offsets, strict=True)]
 
     def memory(self, buffer: Buffer) -> np.ndarray:
         """A buffer's own part, as it lies; of nodes, all slots."""

@@ -12,7 +12,7 @@ from alphac.ir.exact import run_exactly
 from alphac.ir.ops import definition
 from alphac.ir.oracle import to_compute, to_storage
 from alphac.ir.passes.plan_memory import MemoryPlan, buffer_bytes, place_states, plan_memory
-from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, View
+from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles, View
 from alphac.ir.typesys import F32, I32, I64, SHARD, Dim, TensorType
 
 BATCH = Dim("batch", 64, 32)
@@ -134,8 +134,9 @@ class Machine:
     def __init__(self, program: Program, shards: int) -> None:
         self.program, self.shards = program, shards
         states, base = place_states([program], shards)
-        self.plan: MemoryPlan = plan_memory(program, shards, states, base)
+        self.plan: MemoryPlan = plan_memory(program, shards, states, base, 0)
         self.arena = np.full(self.plan.arena, 0xA5, np.uint8)
+        self.scratch = np.full(self.plan.scratch, 0xA5, np.uint8)
         self.offsets = dict(zip(map(id, program.buffers), self.plan.offsets, strict=True))
         self.indices: dict[Value, int] = {}
         self.stopped = False
@@ -153,6 +154,10 @@ class Machine:
             elif isinstance(step, Repeat):
                 for i in reversed(range(step.count)) if step.reverse else range(step.count):
                     self.indices[step.index] = i
+                    self.steps(step.steps)
+            elif isinstance(step, Tiles):
+                for index in np.ndindex(*(d.size for d in step.dims)):
+                    self.indices.update(zip(step.indices, index, strict=True))
                     self.steps(step.steps)
             elif isinstance(step, Guard):
                 self.stopped |= not all(np.isfinite(self.read(View(b), b.type)) for b in step.buffers)
@@ -176,7 +181,8 @@ class Machine:
     def memory(self, buffer: Buffer) -> np.ndarray:
         """All of a buffer (of nodes: slot 0), axes as in its type."""
         offset, elements = self.offsets[id(buffer)], buffer.type.size
-        flat = self.arena[offset : offset + elements * buffer.type.dtype.bytes].view(buffer.type.dtype.storage)
+        memory = self.scratch if buffer.role == "private" else self.arena
+        flat = memory[offset : offset + elements * buffer.type.dtype.bytes].view(buffer.type.dtype.storage)
         names = [d.name for d in buffer.layout]
         return flat.reshape([d.size for d in buffer.layout]).transpose([names.index(n) for n in buffer.type.names])
 
@@ -240,7 +246,7 @@ def check_exchanges(steps: Sequence[Step], open_: dict[int, str]) -> None:
         elif isinstance(step, Exchange):
             for buffer, kind in step.buffers:
                 assert open_.pop(id(buffer)) == f"combine_{kind}"
-        elif isinstance(step, Repeat):
+        elif isinstance(step, Repeat | Tiles):
             check_exchanges(step.steps, open_)
         else:
             assert not any(id(b) in open_ for b in step.buffers), "a guard looks at a value before its exchange"

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alphac.runtime.bundle import read_bundle
+from alphac.runtime.burst import Burst
 from alphac.runtime.executor import Executor
 from alphac.runtime.training import Machine, open_data, scalar
 
@@ -31,7 +32,8 @@ class Session:
         self._step = self._machine.program("step")
         assert manifest.training is not None
         self._training = manifest.training
-        self._feed = self._machine.feed(self._step, manifest.training.data, "train")
+        self._feed = self._machine.feed(manifest.training.data, "train")
+        self.burst = Burst(self._executor, self._step, self._feed)
         self.initialize()
 
     def __enter__(self) -> Session:
@@ -53,7 +55,7 @@ class Session:
     @property
     def whole(self) -> int:
         """The steps that the system says to train for."""
-        return self._training.steps or self._training.epochs * self._feed.full
+        return self._training.steps or self._training.epochs * self._feed.batches
 
     # ------------------------------------------------------------------ states
     def states(self, kind: str | None = None) -> dict[str, Array]:
@@ -72,11 +74,8 @@ class Session:
     # ------------------------------------------------------------------ steps
     def step(self, number: int) -> dict[str, float]:
         """Run the step that follows `number` finished ones; its losses by name, which must be finite."""
-        self._load(number)
-        for _, view in self._step.arguments("step"):
-            view[...] = number
-        guard, _ = self._executor.run("step", None)
-        assert not guard, f"step {number}: guard {guard} found a loss that is not finite"
+        self.burst.load(number)
+        assert self._executor.run("step", None) is None, f"step {number}: a guard found a loss that is not finite"
         return {port.name or "loss": scalar(self._step, port.buffer) for port, _ in self._step.results("loss")}
 
     def train(self, steps: int) -> list[dict[str, float]]:
@@ -85,11 +84,12 @@ class Session:
 
     def batch(self, number: int) -> dict[str, Array]:
         """The whole batch of a step, as stored in the file: columns by name, copied."""
-        self._load(number)
-        return {port.name.partition(".")[2]: view.copy() for port, view in self._step.arguments("column")}
-
-    def _load(self, number: int) -> None:
-        self._feed.load(*divmod(number, self._feed.full))
+        rows = self._feed.take(number, 1).listed(self._feed.size)[0]
+        found: dict[str, Array] = {}
+        for port, view in self._step.arguments("column"):
+            found[port.name.partition(".")[2]] = batch = np.empty_like(view)
+            self._feed.data.read(port.name.partition(".")[2], rows, batch)
+        return found
 
     # ------------------------------------------------------------------ other programs
     def evaluate(self) -> dict[str, float]:

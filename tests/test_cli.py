@@ -206,7 +206,7 @@ def test_every_stage_can_be_looked_at(here: Path, stage: str) -> None:
 
 def test_what_is_emitted_is_what_the_bundle_holds(here: Path) -> None:
     done(call("compile", "line.alpha"))
-    for stage, file in (("ir", "ir/system.ir"), ("simplified", "ir/compiled.ir"), ("schedule", "ir/schedule.txt")):
+    for stage, file in (("ir", "ir/system.ir"), ("tiled", "ir/compiled.ir"), ("schedule", "ir/schedule.txt")):
         assert done(call("compile", "line.alpha", "--emit", stage)) == (here / "line.bundle" / file).read_text()
 
 

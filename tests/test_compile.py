@@ -12,24 +12,27 @@ from native import Loaded, run
 from alphac.backends.cache import Cache
 from alphac.backends.compile import assembly, compile_object, undefined_symbols
 from alphac.backends.emit import lower_programs
+from alphac.backends.kernels import TYPES
 from alphac.backends.registry import host_target, target, targets
-from alphac.backends.segment import support
 from alphac.backends.target import KernelSource, Target
+from alphac.backends.team import support
+from alphac.backends.vector import SCALARS
 from alphac.ir.core import Port, Value
 from alphac.ir.errors import InternalError
 from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, View
 from alphac.ir.typesys import F32, I64, Dim, TensorType
 
+NAMES = {**SCALARS, **TYPES}
 MULTIPLY_ADD = """
 def k_multiply_add(out, x, y, z, shards, first, merges, scratch, thread, threads):
-    size = shards * 64 // threads
+    size = div(shards * 64, threads)
     for i in range(thread * size, thread * size + size):
         out[i] = x[i] * y[i] + z[i]
 """
 
 
 def multiply_add(name: str = "k_multiply_add") -> KernelSource:
-    return KernelSource(name, MULTIPLY_ADD.replace("k_multiply_add", name), (F32,) * 4)
+    return KernelSource(name, MULTIPLY_ADD.replace("k_multiply_add", name), (F32,) * 4, namespace=NAMES)
 
 
 @pytest.fixture
@@ -90,10 +93,13 @@ def test_workers_compile_what_one_process_does(store: Cache, tmp_path: Path):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_kernel_that_does_not_compile_is_shown(store: Cache, processes: int):
     bad = KernelSource(
-        "k_bad", MULTIPLY_ADD.replace("k_multiply_add", "k_bad").replace("x[i] *", "nowhere *"), (F32,) * 4
+        "k_bad",
+        MULTIPLY_ADD.replace("k_multiply_add", "k_bad").replace("x[i] *", "nowhere *"),
+        (F32,) * 4,
+        namespace=NAMES,
     )
     sources = [multiply_add(f"k_{i}") for i in range(5)] + [bad]
-    with pytest.raises(InternalError, match="nowhere \\* y"):
+    with pytest.raises(InternalError, match="`nowhere`"):
         compile_object(sources, support(host_target()), host_target(), store, processes=processes)
 
 
@@ -109,13 +115,13 @@ N = 96
 SOURCES = {
     "shift": """
 def k_shift(to, of, index, shards, first, merges, scratch, thread, threads):
-    for i in range(96 * thread // threads, 96 * (thread + 1) // threads):
-        to[i] = of[(i + 7) % 96] + index
+    for i in range(div(96 * thread, threads), div(96 * (thread + 1), threads)):
+        to[i] = of[mod(i + 7, 96)] + f32(index)
 """,
     "break": """
 def k_break(loss, of, shards, first, merges, scratch, thread, threads):
     if thread == 0:
-        loss[0] = one / of[0]
+        loss[0] = f32(1.0) / of[0]
 """,
 }
 
@@ -123,7 +129,7 @@ def k_break(loss, of, shards, first, merges, scratch, thread, threads):
 def by_name(kernel: Kernel, target: Target) -> KernelSource:
     name = kernel.name
     parameters = tuple(b.type.dtype for b in kernel.buffers())
-    return KernelSource(f"k_{name}", SOURCES[name], parameters, len(kernel.loops), 192, {"one": np.float32(1)})
+    return KernelSource(f"k_{name}", SOURCES[name], parameters, len(kernel.loops), 192, NAMES)
 
 
 def hand_made(name: str, stored: Buffer, read: Buffer, loops: tuple[Value, ...] = ()) -> Launch:

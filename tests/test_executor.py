@@ -17,7 +17,7 @@ from alphac.runtime.bundle import Bundle, ClassRecord, KernelRecord, LoopRecord,
 from alphac.runtime.collectives import Alone
 from alphac.runtime.devices.cpu import load
 from alphac.runtime.errors import KernelFailed, NonFiniteLoss, OutOfMemory
-from alphac.runtime.executor import Exchanged, Executor
+from alphac.runtime.executor import Exchanged, Executor, Segment
 from alphac.runtime.records import StepRecord
 from alphac.runtime.replay import Replay
 from alphac.runtime.training import Machine, Training, open_data
@@ -45,7 +45,7 @@ def executor(bundle: Bundle) -> Iterator[Run]:
     assert not [t for t in threading.enumerate() if t.name.startswith("team-")]
 
 
-def step(executor: Executor, x: np.ndarray) -> tuple[int, Any]:
+def step(executor: Executor, x: np.ndarray) -> Segment | None:
     executor.run("initialize", None)
     ((_, view),) = executor.programs["step"].arguments("column")
     view[...] = x
@@ -58,7 +58,7 @@ X = np.arange(24, dtype=np.float32).reshape(8, 3) / 8
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_a_step_changes_the_states(executor: Run, threads: int) -> None:
     role = executor(threads=threads)
-    assert step(role, X) == (0, None)
+    assert step(role, X) is None
     w = np.float32(0.5) * np.float32(0.9) + X.sum(0) * np.float32(0.01)
     np.testing.assert_allclose(role.states["w"].astype(float), w, rtol=1e-6)
     assert role.states["n"] == 1
@@ -184,8 +184,8 @@ def bad(value: float, row: int = 5) -> np.ndarray:
 @pytest.mark.parametrize(("value", "what"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
 def test_a_guard_stops_before_any_state_is_changed(executor: Run, threads: int, value: float, what: str) -> None:
     role = executor(threads=threads)
-    guard, segment = step(role, bad(value))
-    assert guard == 1
+    segment = step(role, bad(value))
+    assert segment is not None
     assert (role.states["w"].tolist(), int(role.states["n"])) == ([0.5] * 3, 0)
     culprit = Replay(role, "step", segment, None).run()
     assert culprit is not None
@@ -199,9 +199,9 @@ def test_the_first_bad_number_is_an_overflow(executor: Run) -> None:
     role.states["w"][...] = 3e38
     ((_, x),) = role.programs["step"].arguments("column")
     x[...] = 3
-    guard, segment = role.run("step", None)
-    culprit = Replay(role, "step", segment, None).run()  # type: ignore[arg-type]
-    assert guard == 1
+    segment = role.run("step", None)
+    assert segment is not None
+    culprit = Replay(role, "step", segment, None).run()
     assert culprit is not None
     assert (culprit.op, culprit.what) == ("losses", "inf")
 
@@ -218,6 +218,10 @@ def test_replay_runs_loops_as_the_segment_does(executor: Run) -> None:
     assert " ".join(name + "".join(map(str, inner)) for name, inner in calls) == (
         "a b0 c01 d01 c00 d00 e0 b1 c11 d11 c10 d10 e1 f0 f1"
     )
+    calls.clear()
+    role.arena.first, role.arena.shards = 3, 2
+    replay._kernels([KernelRecord("g", (), 0, "g", "", (LoopRecord(3, 20, rows=2), inner))], 0, [])
+    assert " ".join("".join(map(str, inner)) for _, inner in calls) == "61 60 71 70 81 80 91 90"
 
 
 class Notes:
@@ -288,8 +292,9 @@ def test_an_evaluation_counts_every_example_of_the_split_once(solo: Callable[...
     made = solo()
     made.initialize()
     data = made.data["points"]
-    expected = tiny.points()["x"][data.split("test"), 0].astype(np.float64).mean()
-    assert len(data.split("test")) % tiny.BATCH != 0
+    test = data.split("test")
+    expected = tiny.points()["x"][test.at(np.arange(test.count)), 0].astype(np.float64).mean()
+    assert test.count % tiny.BATCH != 0
     assert made.evaluate(made.bundle.manifest.evaluations[0]) == pytest.approx(expected, rel=1e-6)
     made.executor.close()
 

@@ -17,8 +17,8 @@ from alphac.backends.compile import assembly
 from alphac.backends.emit import lower_programs
 from alphac.backends.indexing import Affine, Quotient, Symbol, number, symbol, unflatten
 from alphac.backends.registry import host_target, target, targets
-from alphac.backends.segment import support
 from alphac.backends.target import Target
+from alphac.backends.team import support
 from alphac.backends.tiling import register_tile, tiling
 from alphac.ir.builder import Builder
 from alphac.ir.core import Function, Value

@@ -231,7 +231,7 @@ def test_many_functions(seed: int):
 def test_no_two_live_buffers_overlap(seed: int, count: int):
     program = schedule(RandomFunction(seed).make())
     states, base = place_states([program], count)
-    plan = plan_memory(program, count, states, base)
+    plan = plan_memory(program, count, states, base, 0)
     lives = lifetimes(program)
     spans = [(o, o + buffer_bytes(b, count), lives[b]) for b, o in zip(program.buffers, plan.offsets, strict=True)]
     for i, (start, stop, life) in enumerate(spans):
@@ -283,5 +283,5 @@ def test_memory_is_shared_by_what_is_not_needed_together():
         x = d.b("cumsum", x, dim="n", reverse=False)
     d.result("output", "y", x)
     program = schedule(d.function())
-    plan = plan_memory(program, 1, {}, 0)
+    plan = plan_memory(program, 1, {}, 0, 0)
     assert plan.arena == 3 * 4032  # the argument, and two that take turns

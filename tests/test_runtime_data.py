@@ -41,12 +41,19 @@ def write(path: Path, format: str) -> Path:
 
 # ---------------------------------------------------------------------- formats
 @pytest.mark.parametrize("format", ["npz", "compressed", "safetensors"])
-def test_formats_of_named_arrays(tmp_path: Path, format: str) -> None:
+def test_formats_of_named_arrays(tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("alphac.runtime.columns.READ", 0)
     file = write(tmp_path, format)
     x, label = open_columns(file, "npz" if format == "compressed" else format, COLUMNS)
     np.testing.assert_array_equal(x, X.reshape(6, 2, 2))
     np.testing.assert_array_equal(label, LABEL)
     assert isinstance(label, np.memmap) == (format != "compressed")
+
+
+def test_an_array_that_lies_askew_is_read(tmp_path: Path) -> None:
+    """A zip file's members begin anywhere; what kernels read lies at multiples of its element."""
+    for x in open_columns(write(tmp_path, "npz"), "npz", COLUMNS):
+        assert x.ctypes.data % x.itemsize == 0
 
 
 def test_npy_and_text(tmp_path: Path) -> None:
@@ -183,6 +190,11 @@ def dataset(tmp_path: Path, labels: Sequence[int] | np.ndarray = LABEL, **change
     return Dataset(replace(DataRecord("d", "d.npz", "npz", columns), **changes), tmp_path / "d.npz")
 
 
+def listed(data: Dataset, name: str) -> list[int]:
+    split = data.split(name)
+    return split.at(np.arange(split.count)).tolist()
+
+
 def test_held_out_counts() -> None:
     assert [held_out(0.25, n) for n in (0, 1, 2, 3, 4, 44)] == [0, 0, 1, 1, 1, 11]
     assert held_out(0.3, 5) == 2  # half up, though 0.3 * 5 is below 1.5 in binary
@@ -198,7 +210,7 @@ def test_splits_cover_everything_once(tmp_path: Path) -> None:
         {"held_out": 0.2, "stratified_by": "label"},
     ):
         data = dataset(tmp_path, labels, **changes)
-        train, test = data.split("train"), data.split("test")
+        train, test = listed(data, "train"), listed(data, "test")
         assert sorted([*train, *test]) == list(range(203))
         assert (np.diff(train) > 0).all() and (np.diff(test) > 0).all()
         assert len(test) == (0 if not changes else len(test))
@@ -208,9 +220,7 @@ def test_splits_cover_everything_once(tmp_path: Path) -> None:
 
 
 def test_the_split_is_fixed_by_its_seed(tmp_path: Path) -> None:
-    one, same, other = (
-        dataset(tmp_path, range(100), held_out=0.1, split_seed=s).split("test").tolist() for s in (1, 1, 2)
-    )
+    one, same, other = (listed(dataset(tmp_path, range(100), held_out=0.1, split_seed=s), "test") for s in (1, 1, 2))
     assert one == same != other
     assert one == [1, 14, 23, 40, 51, 65, 71, 80, 95, 96]  # known answer: another means that every split changes
 
@@ -229,7 +239,7 @@ def test_windows(tmp_path: Path) -> None:
     )
     data = Dataset(DataRecord("t", "", "text", columns, held_out=0.34, split_kind="tail"), tmp_path / "t.txt")
     assert data.count == 6  # the last one: elements 15 … 18, and 16 … 19 for the next
-    assert data.split("test").tolist() == [4, 5]
+    assert listed(data, "test") == [4, 5]
     out = np.zeros((2, 4), np.uint8)
     data.read("next", np.array([5, 0]), out)
     assert out.tolist() == [[16, 17, 18, 19], [1, 2, 3, 4]]
@@ -240,54 +250,76 @@ def test_sampling_draws_without_replacement(tmp_path: Path) -> None:
     port = PortRecord("sample", "d.train.label", 0, {"count": 20, "seed": 3})
     out = np.zeros(20, np.int64)
     data.sample(port, out)
-    assert sorted(out.tolist()) == data.split("train").tolist()
+    assert sorted(out.tolist()) == listed(data, "train")
     with pytest.raises(DataRefused, match="21 examples cannot be drawn"):
         data.sample(replace(port, attributes={"count": 21, "seed": 3}), np.zeros(21, np.int64))
 
 
 # ---------------------------------------------------------------------- batches
-def feeds(data: Dataset, split: str, batch: int, shards: int, counts: Sequence[int]) -> list[tuple[Feed, np.ndarray]]:
+def feeds(data: Dataset, batch: int, shards: int, counts: Sequence[int], ragged: bool = False) -> list[Feed]:
     rows, found, first = batch // shards, [], 0
     for count in counts:
-        out = np.zeros(count * rows, np.int64)
-        port = PortRecord("column", "d.label", 0)
-        found.append((Feed(data, split, batch, first * rows, count * rows, [(port, out)]), out))
+        found.append(Feed(data, "train", batch, first * rows, count * rows, ragged))
         first += count
     return found
+
+
+def labels(feed: Feed, step: int, count: int = 1) -> list[list[int]]:
+    """The labels of this role's rows of some batches."""
+    batches = feed.take(step, count)
+    rows = batches.listed(feed.size)
+    out = np.zeros(rows.shape, np.int64)
+    feed.data.read("label", rows.reshape(-1), out.reshape(-1))
+    assert len(rows) == batches.count <= count
+    return out.tolist()
 
 
 @pytest.mark.parametrize("counts", [[4], [1, 3], [2, 1, 1]])
 def test_roles_read_the_batch_between_them(tmp_path: Path, counts: list[int]) -> None:
     data = dataset(tmp_path, range(50), shuffle_seed=9)
-    (whole, everything), *_ = feeds(data, "train", 8, 4, [4])
-    roles = feeds(data, "train", 8, 4, counts)
+    (whole,) = feeds(data, 8, 4, [4])
+    roles = feeds(data, 8, 4, counts)
     epochs: list[list[int]] = []
     for epoch in range(2):
         seen: list[int] = []
-        for number in range(whole.full):
-            assert whole.load(epoch, number) == 8
-            for feed, _ in roles:
-                feed.load(epoch, number)
-            np.testing.assert_array_equal(np.concatenate([out for _, out in roles]), everything)
-            seen += everything.tolist()
+        for step in range(epoch * whole.batches, (epoch + 1) * whole.batches):
+            assert whole.valid(step) == 8
+            (everything,) = labels(whole, step)
+            assert [label for feed in roles for label in labels(feed, step)[0]] == everything
+            seen += everything
         assert len(set(seen)) == len(seen) == 48
         epochs.append(seen)
     assert epochs[0] != epochs[1]
 
 
-def test_without_a_shuffle_the_order_is_the_files(tmp_path: Path) -> None:
-    ((feed, out),) = feeds(dataset(tmp_path, range(20)), "train", 8, 4, [4])
-    feed.load(3, 1)
-    assert out.tolist() == list(range(8, 16))
+def test_without_a_shuffle_the_order_is_the_files_and_rows_need_no_list(tmp_path: Path) -> None:
+    (_, feed) = feeds(dataset(tmp_path, range(20)), 8, 4, [1, 3])
+    taken = feed.take(3, 4)  # over the end of an epoch
+    assert taken.rows is None
+    assert taken.firsts is not None
+    assert taken.firsts.tolist() == [10, 2, 10, 2]
+    assert labels(feed, 1, 2) == [list(range(10, 16)), list(range(2, 8))]
+
+
+@pytest.mark.parametrize("changes", [{}, {"held_out": 0.25, "split_kind": "tail"}, {"held_out": 0.25}])
+def test_many_batches_at_once_are_the_same_as_one_by_one(tmp_path: Path, changes: dict[str, Any]) -> None:
+    for shuffle_seed in (-1, 3):
+        (feed,) = feeds(dataset(tmp_path, range(90), shuffle_seed=shuffle_seed, **changes), 8, 4, [4])
+        single = [labels(feed, step)[0] for step in range(30)]
+        several: list[list[int]] = []
+        while len(several) < 30:
+            several += labels(feed, len(several), 7)
+        assert several[:30] == single
 
 
 def test_a_ragged_batch_says_how_many_are_real(tmp_path: Path) -> None:
     data = dataset(tmp_path, range(100, 121))
-    (one, first), (two, second) = feeds(data, "train", 8, 4, [3, 1])
-    assert (one.full, one.batches) == (2, 3)
-    assert one.load(0, 2) == two.load(0, 2) == 5
-    assert first.tolist() == [116, 117, 118, 119, 120, 100]
-    assert second.tolist() == [100, 100]
+    one, two = feeds(data, 8, 4, [3, 1], ragged=True)
+    assert (feeds(data, 8, 4, [4])[0].batches, one.batches) == (2, 3)
+    assert [one.valid(step) for step in range(4)] == [8, 8, 5, 8]
+    assert labels(one, 2) == [[116, 117, 118, 119, 120, 100]]
+    assert labels(two, 1, 9) == [[114, 115]]  # the ragged one comes alone
+    assert labels(two, 2, 9) == [[100, 100]]
 
 
 def test_the_order_is_worked_out_in_chunks_without_a_difference(
@@ -297,6 +329,6 @@ def test_the_order_is_worked_out_in_chunks_without_a_difference(
     found = []
     for chunk in (1, 30, 1 << 16):
         monkeypatch.setattr("alphac.runtime.data.CHUNK", chunk)
-        ((feed, out),) = feeds(data, "train", 8, 4, [4])
-        found.append([out.tolist() for number in range(feed.batches) if feed.load(1, number)])
+        (feed,) = feeds(data, 8, 4, [4], ragged=True)
+        found.append([labels(feed, step) for step in range(2 * feed.batches)])
     assert found[0] == found[1] == found[2]

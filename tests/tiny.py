@@ -20,9 +20,10 @@ import numpy as np
 from alphac.backends.compile import compile_object
 from alphac.backends.kernels import TYPES
 from alphac.backends.registry import host_target
-from alphac.backends.segment import declaration, support
+from alphac.backends.segment import declaration
 from alphac.backends.target import KernelSource
-from alphac.backends.vector import memory
+from alphac.backends.team import support
+from alphac.backends.vector import SCALARS
 from alphac.ir.typesys import F32, I64
 from alphac.runtime import bundle as b
 
@@ -31,6 +32,7 @@ ROWS = BATCH // SHARDS
 IDENTITY = "ab" * 32
 OBJECT = f"objects/{host_target().name}.o"
 
+NAMES = {**SCALARS, **TYPES}
 _TAIL = "shards, first, merges, scratch, thread, threads"
 _TREE = """
         depth += 1
@@ -40,7 +42,7 @@ _TREE = """
                 {nodes}[(depth - 1) * {width} + k] = {nodes}[(depth - 1) * {width} + k] + {nodes}[depth * {width} + k]
 """
 KERNELS: dict[str, tuple[tuple[Any, ...], str]] = {
-    "start": ((F32, I64), "w, n|for k in range(3):\n    w[k] = half\nn[0] = 0"),
+    "start": ((F32, I64), "w, n|for k in range(3):\n    w[k] = f32(0.5)\nn[0] = 0"),
     "sums": (
         (F32, F32),
         "nodes, x|merge = memory(merges, i64, 0, 1)\ndepth = 0\nfor s in range(shards):\n"
@@ -49,43 +51,32 @@ KERNELS: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "losses": (
         (F32, F32, F32),
-        "nodes, x, w|merge = memory(merges, i64, 0, 1)\ndepth = 0\nfor s in range(shards):\n    total = zero\n"
+        "nodes, x, w|merge = memory(merges, i64, 0, 1)\ndepth = 0\nfor s in range(shards):\n    total = f32(0.0)\n"
         "    for r in range(2 * s, 2 * s + 2):\n        for k in range(3):\n"
         "            total = total + x[r * 3 + k] * w[k]\n"
         "    nodes[depth] = total" + _TREE.format(width=1, nodes="nodes").replace("\n        ", "\n    "),
     ),
-    "loss": ((F32, F32), "loss, nodes|loss[0] = nodes[0] / eight"),
-    "update": ((F32, F32), "w, sums|for k in range(3):\n    w[k] = w[k] * decay + sums[k] * rate"),
+    "loss": ((F32, F32), "loss, nodes|loss[0] = nodes[0] / f32(8.0)"),
+    "update": ((F32, F32), "w, sums|for k in range(3):\n    w[k] = w[k] * f32(0.9) + sums[k] * f32(0.01)"),
     "count": ((I64,), "n|n[0] = n[0] + 1"),
     "firsts": (
         (F32, F32, I64),
-        "nodes, x, valid|merge = memory(merges, i64, 0, 1)\ndepth = 0\nfor s in range(shards):\n    total = zero\n"
+        "nodes, x, valid|merge = memory(merges, i64, 0, 1)\ndepth = 0\nfor s in range(shards):\n    total = f32(0.0)\n"
         "    for r in range(2 * s, 2 * s + 2):\n        if 2 * first + r < valid[0]:\n"
         "            total = total + x[r * 3]\n    nodes[depth] = total"
         + _TREE.format(width=1, nodes="nodes").replace("\n        ", "\n    "),
     ),
     "add": ((F32, F32, F32), "after, before, nodes|after[0] = before[0] + nodes[0]"),
     "mean": ((F32, F32, I64), "mean, total, count|mean[0] = total[0] / f32(count[0])"),
-    "scale": ((F32, F32, F32), "y, x, w|for i in range(6 * shards):\n    y[i] = x[i] * w[i % 3]"),
-    "trace": ((F32, F32), "trace, z|trace[i] = trace[i] * ten + f32(j) + z[0]"),
+    "scale": ((F32, F32, F32), "y, x, w|for i in range(6 * shards):\n    y[i] = x[i] * w[mod(i, 3)]"),
+    "trace": ((F32, F32), "trace, z|trace[i] = trace[i] * f32(10.0) + f32(j) + z[0]"),
 }
 LOOPED = {"trace": 2}
 ALL_THREADS = """
 def k_scale(y, x, w, shards, first, merges, scratch, thread, threads):
-    for i in range(6 * shards * thread // threads, 6 * shards * (thread + 1) // threads):
-        y[i] = x[i] * w[i % 3]
+    for i in range(div(6 * shards * thread, threads), div(6 * shards * (thread + 1), threads)):
+        y[i] = x[i] * w[mod(i, 3)]
 """
-CONSTANTS: dict[str, object] = {
-    "half": np.float32(0.5),
-    "zero": np.float32(0),
-    "eight": np.float32(8),
-    "decay": np.float32(0.9),
-    "rate": np.float32(0.01),
-    "ten": np.float32(10),
-    "f32": np.float32,
-    "memory": memory,
-    "i64": TYPES["i64"],
-}
 
 
 def kernel(name: str) -> KernelSource:
@@ -95,7 +86,7 @@ def kernel(name: str) -> KernelSource:
     loops = ["i, ", "j, "][: LOOPED.get(name, 0)]
     lines = "\n".join(f"        {line}" for line in body.split("\n"))
     source = f"def k_{name}({names}, {''.join(loops)}{_TAIL}):\n    if thread == 0:\n{lines}\n"
-    return KernelSource(f"k_{name}", ALL_THREADS if name == "scale" else source, parameters, len(loops), 0, CONSTANTS)
+    return KernelSource(f"k_{name}", ALL_THREADS if name == "scale" else source, parameters, len(loops), 0, NAMES)
 
 
 def segment(name: str, *parts: tuple[str, tuple[int, ...]] | int, loops: int = 0) -> str:
@@ -128,19 +119,45 @@ def segment(name: str, *parts: tuple[str, tuple[int, ...]] | int, loops: int = 0
         arguments += [load(8 + n, "i64") for n in range(loops)]
         arguments += [load(n, "i64") for n in range(4)]
         lines.append(f"  call void @k_{symbol}({', '.join([*arguments, 'i64 %thread, i64 %threads'])})")
-        lines.append("  call void @alphac_barrier(ptr %t, i64 %threads)")
+        lines.append("  call void @alphac_barrier(ptr %t, i64 %thread, i64 %threads)")
     return "\n".join([*lines, "  ret i64 0", "}", ""])
 
 
+TRACES = """
+define i64 @s_traces(ptr %t, i64 %thread, i64 %threads) {
+entry:
+  %i_at = getelementptr i64, ptr %t, i64 8
+  %j_at = getelementptr i64, ptr %t, i64 9
+  br label %turn
+turn:
+  %n = phi i64 [ 0, %entry ], [ %next, %turn ]
+  %i = udiv i64 %n, 3
+  %up = urem i64 %n, 3
+  %j = sub i64 2, %up
+  store i64 %i, ptr %i_at
+  store i64 %j, ptr %j_at
+  call i64 @s_trace(ptr %t, i64 %thread, i64 %threads)
+  %next = add i64 %n, 1
+  %over = icmp eq i64 %next, 12
+  br i1 %over, label %done, label %turn
+done:
+  ret i64 0
+}
+"""
+SUMS, LOSSES, LOSS = ("sums", (3, 2)), ("losses", (4, 2, 0)), ("loss", (5, 4))
+UPDATE, COUNT = ("update", (0, 3)), ("count", (1,))
 SEGMENTS = {
     "s_initialize": segment("s_initialize", ("start", (0, 1))),
-    "s_step_0": segment("s_step_0", ("sums", (3, 2)), ("losses", (4, 2, 0))),
-    "s_step_1": segment("s_step_1", ("loss", (5, 4)), 5, ("update", (0, 3)), ("count", (1,))),
+    "s_step": segment("s_step", SUMS, LOSSES, LOSS, 5, UPDATE, COUNT),
+    "s_step_0": segment("s_step_0", SUMS, LOSSES),
+    "s_step_1": segment("s_step_1", LOSS, 5, UPDATE, COUNT),
+    "s_evaluate": segment("s_evaluate", ("firsts", (3, 0, 1)), ("add", (4, 2, 3))),
     "s_evaluate_0": segment("s_evaluate_0", ("firsts", (3, 0, 1))),
     "s_evaluate_1": segment("s_evaluate_1", ("add", (4, 2, 3))),
     "s_finish": segment("s_finish", ("mean", (2, 0, 1))),
     "s_scale": segment("s_scale", ("scale", (2, 0, 1))),
     "s_trace": segment("s_trace", ("trace", (1, 0)), loops=2),
+    "s_traces": TRACES,
 }
 
 
@@ -183,6 +200,7 @@ def programs() -> dict[str, b.ProgramRecord]:
             b.StepRecord("exchange", buffers=(3, 4), kinds=("sum", "sum")),
             run("s_step_1", ("loss", (5, 4), 1), ("update", (0, 3), 1), ("count", (1,), 1), guard=5),
         ),
+        "s_step",
         (*states, port("column", "points.x", 2)),
         (*states, port("loss", "", 5)),
     )
@@ -195,6 +213,7 @@ def programs() -> dict[str, b.ProgramRecord]:
             b.StepRecord("exchange", buffers=(3,), kinds=("sum",)),
             run("s_evaluate_1", ("add", (4, 2, 3), 1)),
         ),
+        "s_evaluate",
         (port("column", "points.x", 0), port("valid", "", 1), port("total", "mean.0", 2, start=0.0)),
         (port("total", "mean.0", 4),),
     )
@@ -202,12 +221,13 @@ def programs() -> dict[str, b.ProgramRecord]:
         "finish.mean",
         (scalar, buffer("count", "i64", (), "argument"), buffer("mean", "f32", (), "temporary")),
         (run("s_finish", ("mean", (2, 0, 1), 1)),),
+        "s_finish",
         (port("total", "mean.0", 0), port("count", "", 1)),
         (port("metric", "mean", 2),),
     )
     loop = b.StepRecord("repeat", count=3, reverse=True, index=1, steps=(run("s_trace", ("trace", (1, 0), 1)),))
     made = (
-        b.ProgramRecord("initialize", (W, N), (run("s_initialize", ("start", (0, 1), 2)),), (), states),
+        b.ProgramRecord("initialize", (W, N), (run("s_initialize", ("start", (0, 1), 2)),), "s_initialize", (), states),
         step,
         evaluate,
         finish,
@@ -215,6 +235,7 @@ def programs() -> dict[str, b.ProgramRecord]:
             "region.scale",
             (X, W, buffer("y", "f32", (ROWS, WIDTH), "temporary", True)),
             (run("s_scale", ("scale", (2, 0, 1), 1)),),
+            "s_scale",
             (port("input", "x", 0), port("state", "w", 1)),
             (port("output", "y", 2),),
         ),
@@ -222,6 +243,7 @@ def programs() -> dict[str, b.ProgramRecord]:
             "region.loops",
             (buffer("z", "f32", (ROWS,), "argument", True), buffer("trace", "f32", (4,), "temporary")),
             (b.StepRecord("repeat", count=4, index=0, steps=(loop,)),),
+            "s_traces",
             (port("input", "z", 0),),
             (port("output", "trace", 1),),
         ),

@@ -92,7 +92,10 @@ def _gradient(b: Builder, op: Op, dy: Value) -> Sequence[Value | None]:
     x, kernel = op.operands
     stride, padding, dilation = (op.attributes[n] for n in ("stride", "padding", "dilation"))
     directions = _directions(x.type, kernel.type, op.attributes)
-    spread = b.broadcast(dy, (*dy.type.dims, *(d.kernel for d in directions)))
+    dims = dy.type.dims  # every kernel axis beside its own, so that terms which lie side by side are summed together
+    for d in directions:
+        dims = replaced(dims, d.to.name, d.to, d.kernel)
+    spread = b.broadcast(dy, dims)
     for d in directions:
         spread = b(
             "unwindow",

@@ -1,15 +1,26 @@
-"""Ops with blocks: `grad` is gone after differentiation, `loop` becomes a loop of kernels."""
+"""Ops with blocks: `grad` is gone after differentiation, `loop` and `tile` become loops of kernels."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NoReturn
 
 from alphac.ir.core import Block, Op
 from alphac.ir.ops.define import Attributes, Cost, NotDifferentiable, define
 from alphac.ir.ops.index import Result, Types
-from alphac.ir.ops.rules import attribute, check_local, local_axis, made, names_attribute, refuse, shown
-from alphac.ir.typesys import I64, Dim, TensorType
+from alphac.ir.ops.rules import (
+    attribute,
+    check_local,
+    check_same_dim,
+    dims_attribute,
+    local_axis,
+    made,
+    names_attribute,
+    refuse,
+    shown,
+)
+from alphac.ir.typesys import I64, SHARD, Dim, TensorType
 
 
 def _by_blocks(op: Op, *arrays: object) -> NoReturn:
@@ -93,6 +104,55 @@ define(
     result=_loop_result,
     reference=_by_blocks,
     gradient=NotDifferentiable("the pass `differentiate` differentiates a loop as a whole"),
+    cost=Cost(0),
+    needs=frozenset(),
+    body=None,
+)
+
+
+# ---------------------------------------------------------------------- tile
+def iterations(op: Op) -> int:
+    """How often the block of a `loop` or `tile` runs."""
+    return math.prod(d.size for d in (tiled_axes(op) if op.name == "tile" else (attribute(op.attributes, "dim", Dim),)))
+
+
+def tiled_axes(op: Op) -> tuple[Dim, ...]:
+    """The axes that a `tile` runs over, outermost first."""
+    return dims_attribute(op.attributes)
+
+
+def _tile_result(types: Types, attributes: Attributes, blocks: Sequence[Block]) -> Result:
+    if len(blocks) != 1:
+        refuse("`tile` has one block")
+    (block,) = blocks
+    dims, to = dims_attribute(attributes), attribute(attributes, "to", tuple)
+    names = [d.name for d in dims]
+    if not dims or SHARD in names or any(d.shards for d in dims[1:]):
+        refuse(f"`tile` runs over axes, the grain's first, not over ({', '.join(names)})")
+    for x in types:
+        for d in dims:
+            if x.has(d.name):
+                check_same_dim("tile", d, x.dim(d.name))
+    _check_arguments("tile", block, [*[TensorType(I64)] * len(dims), *(x.without(*names) for x in types)])
+    if len(to) != len(block.results):
+        refuse(f"the block of `tile` yields {len(block.results)} values, not {len(to)}")
+    results: list[TensorType] = []
+    for value, dims_ in zip(block.results, to, strict=True):
+        result = made(value.type.dtype, dims_attribute({"dims": dims_}))
+        if result.without(*names) != value.type or not all(d in result.dims for d in dims):
+            refuse(f"`tile` cannot make {shown(result)} of {shown(value.type)} for every index of ({', '.join(names)})")
+        results.append(result)
+    return tuple(results)
+
+
+define(  # made by the pass `tile`: iterations are independent, in any order
+    "tile",
+    shape="structure",
+    operands=None,
+    attributes=("dims", "to"),
+    result=_tile_result,
+    reference=_by_blocks,
+    gradient=NotDifferentiable("the pass `tile` runs after `differentiate`"),
     cost=Cost(0),
     needs=frozenset(),
     body=None,

@@ -50,6 +50,14 @@ def _spread(mask: Array, type_: TensorType, first: str, second: str) -> Array:
 
 
 # ---------------------------------------------------------------------- window
+def is_inside(op: Op) -> bool:
+    """Whether all elements of a `window` are its operand's: then it only says where they lie."""
+    dim = op.operands[0].type.dim(attribute(op.attributes, "dim", str))
+    to, kernel = attribute(op.attributes, "to", Dim), attribute(op.attributes, "kernel", Dim)
+    stride, low, dilation = _geometry(op.attributes)
+    return low <= 0 and (to.size - 1) * stride + (kernel.size - 1) * dilation - low < dim.size
+
+
 def _window_result(types: Types, attributes: Attributes, blocks: Sequence[Block]) -> Result:
     (x,) = types
     name = attribute(attributes, "dim", str)

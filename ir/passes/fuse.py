@@ -13,7 +13,7 @@ A block is read backwards, so that all readers of a value are known when it is m
 (an anchor's result, a function's result, what a loop takes or yields) or when evaluating them anew for every reader
 would cost more than a trip through memory. A stored value joins the cluster that reads it at its own index if no cycle
 arises; otherwise it starts a cluster. An anchor takes over the map that reads its result index by index: its epilogue.
-Bits never depend on any of this.
+What windows of a contraction slide over is stored, the windows never. Bits never depend on any of this.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from typing import TypeVar
 
 from alphac.ir.core import Block, Function, Op, Value
 from alphac.ir.ops.define import definition
+from alphac.ir.ops.structure import iterations
+from alphac.ir.ops.window import is_inside
 from alphac.ir.typesys import Dim
 
 ANCHORS = ("reduce", "contract", "special", "collective")
@@ -47,7 +49,7 @@ class Cluster:
 
 @dataclass(eq=False)
 class Nest:
-    """A loop and the level of its body."""
+    """A `loop` or `tile` and the level of its body."""
 
     op: Op
     order: int
@@ -167,6 +169,7 @@ class _Fusion:
         self.rounds: dict[Value, int] = {}
         self.single: dict[Value, int] = {}
         self.costs: dict[Value, float] = {}
+        self.slid: set[Value] = set()
         self.result: Fused | None = None
 
     def run(self) -> Fused:
@@ -182,6 +185,8 @@ class _Fusion:
             self.rounds.setdefault(value, 0)
         for op in block.ops:
             before = max((self.rounds[v] for v in op.operands), default=0)
+            if op.name == "contract":
+                self.slid.update(slid for v in op.operands if (slid := _slid_over(v)) is not None)
             for inner in op.blocks:
                 for value in inner.arguments:
                     self.rounds[value] = before
@@ -206,18 +211,16 @@ class _Fusion:
                 self._read(value, level.nest, Use(False, 0))
         for order in range(len(level.block.ops) - 1, -1, -1):
             op = level.block.ops[order]
-            if op.name == "loop":
-                self._loop(level, op, order)
+            if op.blocks:
+                self._nest(level, op, order)
             elif definition(op).shape in ANCHORS:
                 self._anchor(level, op, order)
             else:
                 self._inline_or_store(level, op, order)
 
     # ------------------------------------------------------------------ one op
-    def _loop(self, level: Level, op: Op, order: int) -> None:
-        dim = op.attributes["dim"]
-        assert isinstance(dim, Dim)
-        body = Level(op.blocks[0], parent=level, trips=level.trips * dim.size)
+    def _nest(self, level: Level, op: Op, order: int) -> None:
+        body = Level(op.blocks[0], parent=level, trips=level.trips * iterations(op))
         nest = Nest(op, order, body)
         body.nest = nest
         level.add(nest)
@@ -283,6 +286,8 @@ class _Fusion:
     # ------------------------------------------------------------------ policy
     def _worth_storing(self, level: Level, value: Value) -> bool:
         users = self.uses.get(value, {})
+        if value in self.slid:
+            return True
         combined = any(isinstance(n, Cluster) and n.anchor is not None and value in n.anchor.operands
                        and definition(n.anchor).shape == "collective" for n in users)  # fmt: skip
         if combined:
@@ -297,10 +302,12 @@ class _Fusion:
         if known is not None:
             return known
         op = value.op
-        if op is None or definition(op).shape not in ("elementwise", "index"):
+        if op is None or value in self.slid or definition(op).shape not in ("elementwise", "index"):
             cost = 1.0
         else:
             cost = definition(op).cost.flops * (INDEXING if definition(op).shape == "index" else 1)
+            if op.name == "window" and is_inside(op):
+                cost = 0.0
             for operand in op.operands:
                 inner = self._cost(operand)
                 cost += min(inner, 1.0) if self.single.get(operand, 0) > 1 else inner
@@ -365,6 +372,18 @@ class _Fusion:
         shape = definition(op).shape
         for operand, count in zip(op.operands, _evaluations(op, evaluations), strict=True):
             self._read(operand, node, Use(aligned and shape == "elementwise", count))
+
+
+def _slid_over(value: Value) -> Value | None:
+    """What the windows that an operand of a contraction is made of slide over, if they stay inside: elements of these
+    are read where they lie, so it is stored."""
+    slides = False
+    while value.op is not None and value.op.name in ("window", "slice", "broadcast", "rename"):
+        if value.op.name == "window" and not is_inside(value.op):
+            return None
+        slides |= value.op.name == "window"
+        (value,) = value.op.operands
+    return value if slides else None
 
 
 def _evaluations(op: Op, of_result: float) -> Iterator[float]:

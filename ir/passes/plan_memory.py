@@ -4,26 +4,28 @@ Buffers that are never needed at the same time share memory. A position is a ste
 kernels in a row that do not touch each other's results: threads meet once behind them (`meets`). Within a
 loop, a buffer that a single iteration both makes and uses is live between these two steps, any other one from the
 loop's begin to its end. States lie where the caller says; arguments and results keep their place for the whole
-program.
+program. What a thread has for itself within `Tiles` lies in its scratch memory, one kernel after another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from alphac.ir.core import Value
-from alphac.ir.schedule import Buffer, Exchange, Kernel, Launch, Program, Repeat, Step
+from alphac.ir.schedule import Buffer, Exchange, Kernel, Launch, Program, Repeat, Step, Tiles
 
 ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Byte offsets, one per buffer of the program, and the bytes of arena that they need."""
+    """Byte offsets, one per buffer of the program, in the arena, of private buffers in a thread's scratch memory; and
+    the bytes that are needed of both."""
 
     offsets: tuple[int, ...]
     arena: int
+    scratch: int
 
 
 @dataclass(frozen=True)
@@ -60,24 +62,53 @@ def place_states(programs: Iterable[Program], shards: int) -> tuple[dict[str, in
     return offsets, end
 
 
-def plan_memory(program: Program, shards: int, states: Mapping[str, int], base: int) -> MemoryPlan:
-    """Place the buffers of a program: states at `states`, everything else from byte `base` on."""
-    lives = lifetimes(program)
-    offsets: dict[Buffer, int] = {}
-    placed: list[tuple[int, int, Life]] = []
-    arena = base
-    wanted = [b for b in program.buffers if b.role != "state"]
-    for buffer in sorted(wanted, key=lambda b: (-buffer_bytes(b, shards), program.buffers.index(b))):
-        life, size = lives[buffer], _aligned(buffer_bytes(buffer, shards))
-        offset = _best_fit(size, base, [(s, e) for s, e, o in placed if o.start <= life.stop and life.start <= o.stop])
-        offsets[buffer] = offset
-        placed.append((offset, offset + size, life))
-        arena = max(arena, offset + size)
+def plan_memory(program: Program, shards: int, states: Mapping[str, int], base: int, scratch: int) -> MemoryPlan:
+    """Place the buffers of a program: states at `states`, private ones behind the `scratch` bytes that kernels take of
+    a thread's scratch memory, everything else from byte `base` on."""
+    shared = {b: life for b, life in lifetimes(program).items() if b.role not in ("state", "private")}
+    offsets, arena = _placed(shared, shards, base)
+    most = scratch
+    for tiles in _tiles(program.steps):
+        places, end = _placed(_private_lives(tiles), shards, _aligned(scratch))
+        offsets |= places
+        most = max(most, end)
     for buffer in program.buffers:
         name = _state(buffer)
         if name is not None:
             offsets[buffer] = states[name]
-    return MemoryPlan(tuple(offsets[b] for b in program.buffers), arena)
+    return MemoryPlan(tuple(offsets[b] for b in program.buffers), arena, most)
+
+
+def _placed(lives: Mapping[Buffer, Life], shards: int, base: int) -> tuple[dict[Buffer, int], int]:
+    """Offsets from `base` on, larger buffers first, and where the last one ends."""
+    offsets: dict[Buffer, int] = {}
+    placed: list[tuple[int, int, Life]] = []
+    end = base
+    for buffer in sorted(lives, key=lambda b: -buffer_bytes(b, shards)):
+        life, size = lives[buffer], _aligned(buffer_bytes(buffer, shards))
+        offset = _best_fit(size, base, [(s, e) for s, e, o in placed if o.start <= life.stop and life.start <= o.stop])
+        offsets[buffer] = offset
+        placed.append((offset, offset + size, life))
+        end = max(end, offset + size)
+    return offsets, end
+
+
+def _tiles(steps: Iterable[Step]) -> Iterator[Tiles]:
+    for step in steps:
+        if isinstance(step, Tiles):
+            yield step
+        elif isinstance(step, Repeat):
+            yield from _tiles(step.steps)
+
+
+def _private_lives(tiles: Tiles) -> dict[Buffer, Life]:
+    """From which to which kernel of a tile each private buffer is needed."""
+    lives: dict[Buffer, Life] = {}
+    for position, launch in enumerate(tiles.steps):
+        for buffer in launch.kernel.buffers():
+            if buffer.role == "private":
+                lives[buffer] = Life(lives[buffer].start if buffer in lives else position, position)
+    return lives
 
 
 def lifetimes(program: Program) -> dict[Buffer, Life]:
@@ -94,24 +125,27 @@ def lifetimes(program: Program) -> dict[Buffer, Life]:
 
 
 def meets(steps: Sequence[Step]) -> list[bool]:
-    """For each step: whether the threads of a team must meet behind it. They need not between two kernels of which
-    neither stores what the other reads or stores; they always do at the end."""
+    """For each step: whether the threads of a team must meet behind it. They need not between two kernels, or tiles
+    of kernels, of which neither stores what the other reads or stores; they always do at the end."""
     found: list[bool] = []
     read: set[Buffer] = set()
     stored: set[Buffer] = set()
     for step in steps:
-        reads: set[Buffer] = set()
-        stores: set[Buffer] = set()
-        if isinstance(step, Launch):
-            reads = {v.buffer for v in step.kernel.reads.values()}
-            stores = {v.buffer for _, v in step.kernel.stores}
-        if found and (not isinstance(step, Launch) or stores & (read | stored) or reads & stored):
+        work = isinstance(step, Launch | Tiles)
+        kernels = _kernels(step) if work else ()
+        reads = {v.buffer for kernel in kernels for v in kernel.reads.values()}
+        stores = {v.buffer for kernel in kernels for _, v in kernel.stores}
+        if found and (not work or stores & (read | stored) or reads & stored):
             found[-1] = True
             read, stored = set(), set()
         read |= reads
         stored |= stores
-        found.append(not isinstance(step, Launch))
+        found.append(not work)
     return [*found[:-1], True] if found else []
+
+
+def _kernels(step: Launch | Tiles) -> tuple[Kernel, ...]:
+    return (step.kernel,) if isinstance(step, Launch) else tuple(launch.kernel for launch in step.steps)
 
 
 @dataclass(frozen=True)
@@ -136,8 +170,9 @@ class _Walk:
                 start = self.position
                 self.steps(step.steps, (*loops, step))
                 self.spans[step] = Life(start, self.position)
-            elif isinstance(step, Launch):
-                self._kernel(step.kernel, loops)
+            elif isinstance(step, Launch | Tiles):
+                for kernel in _kernels(step):
+                    self._kernel(kernel, loops)
             elif isinstance(step, Exchange):
                 self._note((b for b, _ in step.buffers), loops)
             else:

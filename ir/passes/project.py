@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 
 from alphac.ir.core import Function, Op, Port, Value
 from alphac.ir.ops.define import definition
+from alphac.ir.ops.structure import tiled_axes
 from alphac.ir.passes.fuse import Cluster, Fused, Level, Nest, fuse, reaches
-from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, View
+from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles, View
 from alphac.ir.typesys import Dim, TensorType
 
 
@@ -67,6 +68,12 @@ class _Graph:
     readers: dict[Value, dict[Node, bool]]
     producer: dict[Value, Node]
     bodies: dict[Nest, _Body] = field(default_factory=dict[Nest, _Body])
+
+    @property
+    def tiled(self) -> bool:
+        """Whether this is the body of a `tile`, which a thread runs alone."""
+        nest = self.level.nest
+        return nest is not None and nest.op.name == "tile"
 
     def add(self, node: Node) -> None:
         self.nodes.append(node)
@@ -157,9 +164,9 @@ class _Projection:
         stop = self._stop(graph, losses) if losses and changed else None
         self._overwrite(graph, changed, stop)
         for value in graph.level.producer:
-            self._place(value)
+            self._place(value, private=graph.tiled)
         for nest in nests:
-            graph.bodies[nest] = self._loop(graph, nest)
+            graph.bodies[nest] = self._tile(graph, nest) if nest.op.name == "tile" else self._loop(graph, nest)
 
     def _start(self, graph: _Graph, nest: Nest) -> None:
         """Places of what a loop yields; its carried values start there."""
@@ -197,6 +204,25 @@ class _Projection:
         self._arrange(graph, changed, [])
         return self._body(graph)
 
+    def _tile(self, outer: _Graph, nest: Nest) -> _Body:
+        op, block, dims = nest.op, nest.op.blocks[0], tiled_axes(nest.op)
+        indices = tuple(block.arguments[: len(dims)])
+        along = tuple(zip((d.name for d in dims), indices, strict=True))
+        for argument, operand in zip(block.arguments[len(dims) :], op.operands, strict=True):
+            whole = self.views[operand]
+            taken = tuple((name, index) for name, index in along if operand.type.has(name))
+            self.views[argument] = View(whole.buffer, (*whole.slices, *taken))
+        graph = self._graph(nest.body, (*outer.loops, *indices))
+        for value, result in zip(block.results, op.results, strict=True):
+            whole = self.views[result]
+            to = View(whole.buffer, (*whole.slices, *along))
+            if self._free(graph, value):
+                self.views[value] = to
+            else:
+                self._copy(graph, value, to)
+        self._arrange(graph, [], [])
+        return self._body(graph)
+
     # ------------------------------------------------------------------ places
     def _buffer(self, name: str, type: TensorType, role: str, port: Port | None = None) -> Buffer:
         number = self.names[name] = self.names.get(name, 0) + 1
@@ -204,9 +230,9 @@ class _Projection:
         self.program.buffers.append(buffer)
         return buffer
 
-    def _place(self, value: Value) -> None:
+    def _place(self, value: Value, private: bool = False) -> None:
         if value not in self.views:
-            role = "nodes" if self._is_nodes(value) else "temporary"
+            role = "private" if private else "nodes" if self._is_nodes(value) else "temporary"
             self.views[value] = View(self._buffer(_label(value), value.type, role))
 
     def _kept(self, graph: _Graph, port: Port, value: Value) -> Buffer:
@@ -315,9 +341,7 @@ class _Projection:
         if isinstance(node, Stop):
             return Guard(node.buffers)
         if isinstance(node, Nest):
-            op, dim = node.op, node.op.attributes["dim"]
-            assert isinstance(dim, Dim)
-            return Repeat(dim.size, op.blocks[0].arguments[0], bool(op.attributes["reverse"]), graph.bodies[node].steps)
+            return self._nested(node.op, graph.bodies[node].steps)
         reads = {v: self.views[v] for v in self._leaves(node) if v not in graph.loops}
         if isinstance(node, Copy):
             kernel = Kernel(self._kernel_name(node), ((node.value, node.to),), reads, None, graph.loops)
@@ -325,6 +349,15 @@ class _Projection:
             stores = tuple((v, self.views[v]) for v in node.stores)
             kernel = Kernel(self._kernel_name(node), stores, reads, node.anchor, graph.loops)
         return Launch(kernel)
+
+    def _nested(self, op: Op, steps: tuple[Step, ...]) -> Step:
+        indices = op.blocks[0].arguments
+        if op.name == "tile":
+            dims = tiled_axes(op)
+            return Tiles(dims, tuple(indices[: len(dims)]), tuple(s for s in steps if isinstance(s, Launch)))
+        dim = op.attributes["dim"]
+        assert isinstance(dim, Dim)
+        return Repeat(dim.size, indices[0], bool(op.attributes["reverse"]), steps)
 
     def _leaves(self, node: Cluster | Copy) -> list[Value]:
         return [node.value] if isinstance(node, Copy) else self.fused.leaves(node)
@@ -399,7 +432,7 @@ class _Projection:
 
 
 def _carried(op: Op) -> int:
-    carried = op.attributes["carried"]
+    carried = op.attributes["carried"] if op.name == "loop" else 0
     assert isinstance(carried, int)
     return carried
 
