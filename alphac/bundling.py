@@ -64,7 +64,8 @@ def write(draft: Draft, directory: Path, sources: Path) -> Bundle:
     names = {name: f"data/{name}{path.suffix}" for name, path in paths.items()}
     files |= {names[name]: path for name, path in paths.items()}
     classes, roles, solo = _classes(draft)
-    record = next(iter(draft.code.values())).records
+    # Kernels' symbols are for replay, which runs on processors.
+    record = min(draft.code.values(), key=lambda code: code.target.is_gpu).records
     manifest = format.Manifest(
         system=module.system,
         identity=system_identity(draft.elaborated, {name: file_digest(path) for name, path in paths.items()}),
@@ -125,6 +126,7 @@ def _class(draft: Draft, shards: int, target: Target) -> format.ClassRecord:
         scratch=max([kernels, *(plan.scratch for plan in plans.values())]),
         plans={name: format.ProgramPlan(plan.offsets) for name, plan in plans.items()},
         features=target.needs,
+        device=target.device,
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alphac import compiled
-from alphac.backends.registry import host_target, target
+from alphac.backends.registry import capabilities, host_target, target
 from alphac.bundling import Draft, kernels_text, shard_count, write
 from alphac.diagnostics import Diagnostic, Diagnostics, fail
 from alphac.fleet import read_fleet
@@ -42,10 +42,12 @@ STAGES = ("tree", "ir", "adjoint", "simplified", "tiled", "schedule", "kernels",
 
 @dataclass(frozen=True)
 class Plan:
-    """Who takes part: one role per entry of `shares`, on `targets` (None: this host's best)."""
+    """Who takes part: one role per entry of `shares`, on `targets` (None: this host's best); `names` of the endpoints,
+    if they have any."""
 
     shares: tuple[Fraction, ...]
     targets: tuple[str | None, ...]
+    names: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -54,7 +56,8 @@ class Plan:
         """A plan from a fleet file, a number of equal roles, or proportions. Raises Diagnostics for a bad fleet."""
         if fleet is not None:
             found = read_fleet(fleet)
-            return cls(tuple(e.speed for e in found.endpoints), tuple(e.target for e in found.endpoints))
+            ends = found.endpoints
+            return cls(tuple(e.speed for e in ends), tuple(e.target for e in ends), tuple(e.name for e in ends))
         made = tuple(shares) if shares else (Fraction(1),) * (roles or 1)
         return cls(made, (None,) * len(made))
 
@@ -111,11 +114,13 @@ def shares_of(module: Module, plan: Plan) -> tuple[Share, ...]:
 
 def admitted(module: Module, plan: Plan) -> None:
     """Raises Diagnostics with every region or function that a role's target cannot run."""
-    able = {name: target(name).capabilities for name in dict.fromkeys(plan.target_names())}
-    refusals = admit(module, able)
+    by_target: dict[str, list[str]] = {name: [] for name in plan.target_names()}
+    for name, endpoint in zip(plan.target_names(), plan.names, strict=False):
+        by_target[name].append(endpoint)
+    refusals = admit(module, {name: capabilities(name) for name in by_target})
     if refusals:
         help = "give the fleet endpoints with this capability, or ask for less"
-        raise Diagnostics([Diagnostic("E204", str(refusal), None, help=help) for refusal in refusals])
+        raise Diagnostics([Diagnostic("E204", r.text(by_target), r.span, help=help) for r in refusals])
 
 
 def check(path: Path, *, overrides: Mapping[str, str]) -> str:

@@ -74,11 +74,11 @@ class Cache:
 
 @cache
 def code_version() -> str:
-    """A digest of what turns a kernel's source into code: the files of this folder, Numba and llvmlite."""
+    """A digest of what turns a kernel's source into code: the files of this folder and below, Numba and llvmlite."""
     import llvmlite
     import numba
 
     digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
-    for file in sorted(Path(__file__).parent.glob("*.py")):
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(file.name.encode() + file.read_bytes())
     return digest.hexdigest()

@@ -131,6 +131,9 @@ def _optimized(source: KernelSource, target: Target) -> bytes:
     """One kernel's bitcode, optimized for the target."""
     machine = _machine(target)
     module = llvm.parse_assembly(translate(source))
+    if target.entry is not None:
+        module.get_function(source.name).name = f"{source.name}_thread"
+        module.link_in(llvm.parse_assembly(target.entry(source)))
     _keep_only(module, {source.name})
     text = _attributed(str(module), target)
     module = _improved(text, target, machine, vectorize=True)
@@ -204,7 +207,8 @@ def _linked(codes: Sequence[bytes], segments: str, target: Target, machine: llvm
 
 def _link(codes: Sequence[bytes], segments: str, target: Target) -> bytes:
     machine = _machine(target)
-    return machine.emit_object(_linked(codes, segments, target, machine))
+    module = _linked(codes, segments, target, machine)
+    return machine.emit_assembly(module).encode() if target.text else machine.emit_object(module)
 
 
 def undefined_symbols(data: bytes) -> set[str]:

@@ -13,10 +13,10 @@ from typing import Any
 
 from alphac.backends.cache import Cache
 from alphac.backends.compile import compile_object
+from alphac.backends.gpu.segment import Action, actions, packed
 from alphac.backends.segment import Segment, declaration
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.team import support
-from alphac.backends.translate import INTEGERS
 from alphac.ir.core import Op, Port, Value
 from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles
 from alphac.ir.schedule_text import inlined_ops
@@ -28,24 +28,26 @@ PARTIAL = {"div", "floordiv", "mod", "pow", "sqrt", "rsqrt", "log", "log1p", "ex
 
 @dataclass
 class Code:
-    """Programs lowered to a target: `records` by program, sources by symbol, the text of all segments, and the bytes of
-    scratch that one thread needs."""
+    """Programs lowered to a target: `records` by program, sources by symbol, the text of all segments (for a GPU, their
+    `launches` instead), and the bytes of scratch that one thread needs."""
 
     target: Target
     records: dict[str, Record]
     sources: dict[str, KernelSource]
     segments: str
     scratch: int
+    launches: dict[str, list[Action]] = field(default_factory=dict[str, list[Action]])
 
     def object(self, store: Cache | None = None, processes: int | None = None) -> bytes:
         """The object with every kernel and segment."""
-        return compile_object(self.sources.values(), self.segments, self.target, store, processes)
+        code = compile_object(self.sources.values(), self.segments, self.target, store, processes)
+        return packed(self.target.name, self.launches, code) if self.target.is_gpu else code
 
 
 def lower_programs(programs: Iterable[Program], target: Target) -> Code:
     """Lower every kernel and write every segment of some programs."""
     code = Code(target, {}, {}, "", 0)
-    texts = [support(target)]
+    texts: list[str] = []
     for program in programs:
         symbols: dict[Kernel, str] = {}
         for kernel in program.kernels():
@@ -55,23 +57,33 @@ def lower_programs(programs: Iterable[Program], target: Target) -> Code:
             code.scratch = max(code.scratch, source.scratch)
         emitted = _Emission(program, symbols)
         code.records[program.name] = emitted.record()
-        texts.extend(emitted.texts)
-    texts += [declaration(s.name, len(s.parameters), s.loops + INTEGERS) for s in code.sources.values()]
-    code.segments = "\n".join(texts)
+        for name, (steps, outer) in emitted.segments.items():
+            if target.is_gpu:
+                code.launches[name] = actions(steps, symbols, code.sources, emitted.number)
+            else:
+                texts.append(Segment(name, program.buffers, symbols, outer).text(steps))
+    if not target.is_gpu:
+        texts += [declaration(s.name, len(s.parameters), s.loops + s.integers) for s in code.sources.values()]
+        code.segments = "\n".join([support(target), *texts])
     return code
 
 
 @dataclass
 class _Emission:
-    """One program's record and the text of its segments."""
+    """One program's record, and its segments by name: their steps, and the indices of the loops around them that the
+    runtime runs."""
 
     program: Program
     symbols: Mapping[Kernel, str]
-    texts: list[str] = field(default_factory=list[str])
+    segments: dict[str, tuple[tuple[Step, ...], tuple[Value, ...]]] = field(
+        default_factory=dict[str, tuple[tuple[Step, ...], tuple[Value, ...]]]
+    )
     loops: dict[Value, int] = field(default_factory=dict[Value, int])  # numbers of loops by their indices
 
-    def record(self) -> Record:
+    def __post_init__(self) -> None:
         self.number = {id(b): i for i, b in enumerate(self.program.buffers)}
+
+    def record(self) -> Record:
         steps = self._steps(self.program.steps, ())
         return {
             "name": self.program.name,
@@ -114,8 +126,8 @@ class _Emission:
         return self._function(self.program.steps, ()) if steps else ""
 
     def _function(self, steps: tuple[Step, ...], outer: tuple[Value, ...]) -> str:
-        symbol = re.sub(r"\W", "_", f"segment_{self.program.name}_{len(self.texts)}")
-        self.texts.append(Segment(symbol, self.program.buffers, self.symbols, outer).text(steps))
+        symbol = re.sub(r"\W", "_", f"segment_{self.program.name}_{len(self.segments)}")
+        self.segments[symbol] = steps, outer
         return symbol
 
     def _segment(self, steps: tuple[Step, ...], outer: tuple[Value, ...]) -> Record:

@@ -19,9 +19,10 @@ from alphac.backends.printer import Handle, Printer, Source
 from alphac.backends.simd import vector_loops
 from alphac.backends.target import Target
 from alphac.backends.vector import SCALARS
-from alphac.ir.core import Value
+from alphac.ir.core import Op, Value
 from alphac.ir.errors import InternalError
 from alphac.ir.ops.define import definition
+from alphac.ir.ops.reduce import LANES, is_short, reduced_axes
 from alphac.ir.schedule import Kernel, View
 from alphac.ir.typesys import BF16, F32, SHARD, Dim, DType, TensorType
 
@@ -34,7 +35,7 @@ ALIGNED = 16  # threads' shares of a flat range start at multiples of so many el
 PARAMETERS = ("shards", "first", "merges", "scratch", "thread", "threads")
 VARIABLES = ("range", "merge", "lo", "hi", "top", "packed")
 CONSTANTS = ("f32", "f64", "i32", "i64", "u8", "u16", "u32", "u64", "boolean", "inf", "nan")
-RESERVED = frozenset((*PARAMETERS, *VARIABLES, *CONSTANTS, *SCALARS))
+RESERVED = frozenset((*PARAMETERS, *CONSTANTS, *SCALARS))
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,12 @@ def owned(dim: Dim) -> bool:
 
 
 class Frame:
-    """One kernel in the making."""
+    """One kernel in the making. `functions`: what its source may call beside `SCALARS`."""
 
-    def __init__(self, kernel: Kernel, target: Target) -> None:
+    widest = 1 << 31  # elements that one task may work on together
+    variables = VARIABLES  # of the source, which no buffer's name may be
+
+    def __init__(self, kernel: Kernel, target: Target, functions: Mapping[str, object] | None = None) -> None:
         self.kernel, self.target = kernel, target
         self.source = Source()
         self.k = Printer(self.source)
@@ -76,8 +80,9 @@ class Frame:
         self.results: dict[Value, Callable[[Index], Handle]] = {}
         self.loads: list[tuple[Value, Affine]] = []
         self.names: dict[int, str] = {}
+        self.functions = vector_loops(target.lanes, target.registers) if functions is None else functions
         self.intrinsics: dict[str, object] = {}  # made for this kernel, by the names its source uses
-        self.reserved = RESERVED | set(vector_loops(target.lanes, target.registers))
+        self.reserved = RESERVED | {*self.variables, *self.functions}
         taken = set(self.reserved)
         for buffer in self.buffers:
             self.names[id(buffer)] = _identifier(buffer.name, taken)
@@ -128,7 +133,25 @@ class Frame:
                 return self.value(op.operands[i], {n: self.k.affine(h) for n, h in at.items()})
 
             return shape.body(self.k, op, {n: self.k.from_affine(i) for n, i in index.items()}, read)
+        if is_short(op):
+            return self._folded(op, index)
         raise InternalError(f"kernel `{self.kernel.name}` inlines `{op.name}`, which needs a loop of its own")
+
+    def _folded(self, op: Op, index: Index) -> Handle:
+        """A reduction with at most one element to a lane. Lanes that none went to would change nothing."""
+        (x,), axes, k = op.operands, reduced_axes(op), self.k
+        accumulator = F32 if x.type.dtype == BF16 else x.type.dtype
+        body = definition(op).body
+        assert body is not None
+        lanes = [k.cast(self.value(x, {**index, **named(axes, number(i))}), accumulator) for i in range(size(axes))]
+        if op.name == "reduce_sum":  # extremes of their identity and x are x
+            lanes = [body(k, k.const(0, accumulator), lane) for lane in lanes]
+        half = LANES // 2
+        while half:
+            pairs = [body(k, lane, other) for lane, other in zip(lanes, lanes[half : 2 * half], strict=False)]
+            lanes = [*pairs, *lanes[len(pairs) : half]]
+            half //= 2
+        return k.cast(lanes[0], op.result.type.dtype)
 
     def _load(self, value: Value, view: View, index: Index) -> Handle:
         flat = self.flat(view, index)

@@ -1,6 +1,6 @@
 """Lowering: one kernel of a schedule becomes Numba source.
 
-    map        every stored value at every index of its dims                       here
+    map        every stored value at every index of its dims                       maps.py
     reduce     sums and extremes in leaves of 1,024 elements by 16 lanes           reduction.py
     contract   a register-tiled product in leaves of 256 terms                     contraction.py
     stream     several of these over the same rows, block by block                 stream.py
@@ -18,10 +18,9 @@ import re
 
 import numpy as np
 
-from alphac.backends import contraction, reduction, special, stream
-from alphac.backends.evaluation import PARAMETERS, Frame, physical
+from alphac.backends import contraction, maps, reduction, special, stream
+from alphac.backends.evaluation import PARAMETERS, Frame
 from alphac.backends.printer import register, stored
-from alphac.backends.simd import vector_loops
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.vector import SCALARS
 from alphac.ir.core import Op
@@ -50,7 +49,7 @@ def lower(kernel: Kernel, target: Target) -> KernelSource:
     if kernel.stages:
         stream.emit_stream(frame)
     elif anchor is None:
-        emit_map(frame)
+        maps.emit_map(frame)
     elif definition(anchor).shape == "collective":
         inner = absorbed(kernel, anchor)
         if inner is None or definition(inner).shape != "contract":
@@ -70,12 +69,6 @@ def absorbed(kernel: Kernel, combine: Op) -> Op | None:
     """The op inside a combine kernel that makes the partials; None if they are read."""
     (partials,) = combine.operands
     return None if partials in kernel.reads else partials.op
-
-
-def emit_map(frame: Frame) -> None:
-    """Every stored value at every index that this role owns."""
-    value, _ = frame.kernel.stores[0]
-    frame.split(physical(value.type), lambda index, flat: frame.store_all(index))
 
 
 # ---------------------------------------------------------------------- the function around the body
@@ -100,24 +93,29 @@ def _finish(frame: Frame) -> KernelSource:
     signature = f"def {name}({', '.join(parameters)}):"
     return KernelSource(
         name=name,
-        source=f'{signature}\n    """{_description(kernel)}"""\n{text}\n',
+        source=f'{signature}\n    """{describe(kernel)}"""\n{text}\n',
         parameters=tuple(b.type.dtype for b in frame.buffers),
         loops=len(frame.loops),
         scratch=offset,
-        namespace={**SCALARS, **TYPES, **vector_loops(frame.target.lanes, frame.target.registers), **frame.intrinsics},
+        namespace={**SCALARS, **TYPES, **frame.functions, **frame.intrinsics},
     )
 
 
 def _digest(frame: Frame, parameters: list[str], text: str) -> str:
-    """Of the source without what is there for readers: comments, and names of buffers."""
-    plain = re.sub(r"  # .*", "", text)
-    for i, buffer in enumerate(frame.buffers):
-        plain = re.sub(rf"\b{frame.names[id(buffer)]}\b", f"b{i}", plain)
     width = (frame.target.lanes, frame.target.registers)
-    return hashlib.sha256(f"{width} {parameters}\n{plain}".encode()).hexdigest()[:20]
+    return hashlib.sha256(f"{width} {parameters}\n{plain(frame, text)}".encode()).hexdigest()[:20]
 
 
-def _description(kernel: Kernel) -> str:
+def plain(frame: Frame, text: str) -> str:
+    """A source without what is there for readers: comments, and names of buffers."""
+    found = re.sub(r"  # .*", "", text)
+    for i, buffer in enumerate(frame.buffers):
+        found = re.sub(rf"\b{frame.names[id(buffer)]}\b", f"b{i}", found)
+    return found
+
+
+def describe(kernel: Kernel) -> str:
+    """What a kernel stores, of what."""
     stores = ", ".join(f"{v.hint or (v.op.name if v.op else 'value')}: {v.type}" for v, _ in kernel.stores)
     if kernel.anchor is None:
         return stores

@@ -71,7 +71,7 @@ def emit_combine(frame: Frame, op: Op, inner: Op | None) -> None:
     from alphac.backends.special import Scatter
 
     if inner is None:
-        combine_partials(frame, op, _Read(frame, op))
+        combine_partials(frame, op, Read(frame, op))
     elif definition(inner).shape == "reduce":
         combine_partials(frame, op, reduction(frame, inner, combined=True))
     else:
@@ -146,14 +146,14 @@ def joined(frame: Frame, op: Op, x: Handle, y: Handle) -> Handle:
     return frame.k.cast(result, BF16) if narrow else result
 
 
-class _Read:
+class Read:
     """Partials that lie in memory."""
 
     def __init__(self, frame: Frame, op: Op) -> None:
         self.frame, self.value = frame, op.operands[0]
         self.axes = physical(op.result.type)
         total = size(self.axes)
-        self.tile = min(total, 1024)
+        self.tile = min(total, 1024, frame.widest)
         self.tasks = [Dim("tile", -(-total // self.tile))]
         self.weight = self.tile * self.value.type.dim(SHARD).size
 
@@ -174,7 +174,7 @@ class _Read:
 # ---------------------------------------------------------------------- reductions
 def reduction(frame: Frame, op: Op, combined: bool) -> Partials:
     """The results of a reduction, by the form that suits how its operand lies in memory."""
-    terms = _Elements(frame, op, combined)
+    terms = Elements(frame, op, combined)
     return Columns(terms) if terms.inner else _Rows(terms)
 
 
@@ -245,7 +245,7 @@ class Terms(ABC):
         return leaf_size(self.frame, self.count, self.leaf, first)
 
 
-class _Elements(Terms):
+class Elements(Terms):
     """The terms of a reduction."""
 
     leaf = LEAF
@@ -324,7 +324,7 @@ class _Kind:
 class _Rows:
     """The innermost axis is reduced: results one by one."""
 
-    common: _Elements
+    common: Elements
 
     def __post_init__(self) -> None:
         self.frame = self.common.frame
@@ -448,7 +448,7 @@ class Columns:
 
     def _leaf(self, task: Index, shard: Affine | None, first: Affine, sums: Array, at: Affine) -> None:
         """The sums of one leaf, side by side from `at` on."""
-        if isinstance(self.common, _Elements):
+        if isinstance(self.common, Elements):
             found = self._in_rows(self.common, task, shard, first)
             if found is not None:
                 self._leaf_in_registers(self.common, task, first, found, (sums, at))
@@ -461,7 +461,7 @@ class Columns:
             self.frame.put(sums, at + j, self.frame.scratch_element(lanes, j))
 
     def _in_rows(
-        self, common: _Elements, task: Index, shard: Affine | None, first: Affine
+        self, common: Elements, task: Index, shard: Affine | None, first: Affine
     ) -> tuple[str, Affine, int] | None:
         """Memory that holds a leaf's rows, each with its kept elements side by side: where they begin, and elements
         from row to row. It is the operand's own, or scratch if that is small; None if lanes in memory do better."""
@@ -489,7 +489,7 @@ class Columns:
         return rows.name, number(0), tile
 
     def _leaf_in_registers(
-        self, common: _Elements, task: Index, first: Affine, rows: tuple[str, Affine, int], to: tuple[Array, Affine]
+        self, common: Elements, task: Index, first: Affine, rows: tuple[str, Affine, int], to: tuple[Array, Affine]
     ) -> None:
         index, (memory, start, stride), (sums, at) = self.frame.source.index, rows, to
         self.frame.source.line(

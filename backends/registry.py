@@ -12,17 +12,27 @@ from alphac.backends.target import Target
 _DEFINES = re.compile(r"^TARGETS\b", re.MULTILINE)
 
 
-@cache
 def targets() -> dict[str, Target]:
     """Every target by name."""
-    found: dict[str, Target] = {}
+    return {name: found for name, (found, _) in _scanned().items()}
+
+
+@cache
+def _scanned() -> dict[str, tuple[Target, str]]:
+    """Every target and its family by name."""
+    found: dict[str, tuple[Target, str]] = {}
     for file in sorted(Path(__file__).parent.glob("*.py")):
         if file.name != Path(__file__).name and _DEFINES.search(file.read_text(encoding="utf-8")):
             for target in importlib.import_module(f"alphac.backends.{file.stem}").TARGETS:
                 if target.name in found:
                     raise ValueError(f"target `{target.name}` is defined twice")
-                found[target.name] = target
+                found[target.name] = (target, file.stem.replace("_", "-"))
     return found
+
+
+def capabilities(name: str) -> frozenset[str]:
+    """What regions may require of a target, its family included. Raises KeyError as `target` does."""
+    return target(name).capabilities | {f"family({_scanned()[name][1]})"}
 
 
 def target(name: str) -> Target:

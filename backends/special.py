@@ -65,7 +65,7 @@ class _Pass:
         at = order.index(self.dim)
         self.outer, self.inner = order[:at], order[at + 1 :]
         self.width = size(self.inner)
-        self.tile = min(TILE, self.width)
+        self.tile = min(TILE, self.width, frame.widest)
         self.accumulator = F32 if type_.dtype == BF16 else type_.dtype
 
     def run(self, body: Callable[[Index], None]) -> None:
@@ -171,9 +171,9 @@ class Scatter:
             cut = max(cut, 1)
         self.outer, self.inner = axes[:cut], axes[cut:]
         self.width = size(self.inner)
-        self.tile = min(self.width, TILE if size(self.outer) > 1 else TILE // 2)
+        self.tile = min(self.width, TILE if size(self.outer) > 1 else TILE // 2, frame.widest)
         room = BLOCK_BYTES // (self.accumulator.bytes * self.tile * self.slots)
-        self.rows = max(1, min(dim.size, room))
+        self.rows = max(1, min(dim.size, room, frame.widest))
         self.tasks = [*self.outer, Dim("block", -(-dim.size // self.rows)), Dim("tile", -(-self.width // self.tile))]
         self.weight = self.rows * self.tile + self.count * self.tile
         self.slot = self.rows * self.tile

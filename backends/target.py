@@ -14,6 +14,17 @@ from alphac.ir.typesys import DType
 
 
 @dataclass(frozen=True)
+class Grid:
+    """How many threads a GPU kernel can use: blocks of `threads`, one for every `each` of `count` pieces of work (of
+    every owned shard, if it `grows`). A kernel works with any number of blocks."""
+
+    threads: int
+    count: int
+    each: int
+    grows: bool
+
+
+@dataclass(frozen=True)
 class KernelSource:
     """One kernel in the Numba dialect, ready to compile.
 
@@ -24,6 +35,9 @@ class KernelSource:
     scratch     bytes of scratch that one thread needs (the runtime aligns every thread's scratch to 64 bytes)
     namespace   globals of the source: NumPy scalar types, SIMD intrinsics. Not part of the kernel's identity but for
                 the digest of the files that make them
+    integers    how many i64 follow these: six as below; on a GPU the first three
+    shared      bytes of memory that a GPU's block shares
+    grid        how many threads a GPU should start
 
     Native signature: one pointer per parameter, then i64: `loops` indices (outermost first), shards owned, first shard,
     address of merges (i64 each), address of this thread's scratch, thread, threads. The function returns nothing.
@@ -38,9 +52,13 @@ class KernelSource:
     loops: int = 0
     scratch: int = 0
     namespace: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+    integers: int = 6
+    shared: int = 0
+    grid: Grid | None = None
 
 
 Lowering = Callable[["Kernel", "Target"], KernelSource]
+Entry = Callable[[KernelSource], str]
 
 
 @dataclass(frozen=True)
@@ -61,6 +79,10 @@ class Target:
     attributes    LLVM function attributes given to every function
     forbidden     a regular expression of registers, as assembly writes them, that no code uses although the processor
                   has them; empty if it may use all
+    device        the module of the runtime's devices that loads the code
+    text          whether that loads assembly rather than an object
+    entry         LLVM IR of what a kernel's source calls beside LLVM's own functions, and of its exported function,
+                  which calls `NAME_thread`, the function that the source became; None: that is exported itself
     """
 
     name: str
@@ -77,6 +99,14 @@ class Target:
     preference: int = 0
     attributes: tuple[tuple[str, str], ...] = ()
     forbidden: str = ""
+    device: str = "cpu"
+    text: bool = False
+    entry: Entry | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether a segment is a list of launches rather than a function."""
+        return self.device != "cpu"
 
     def lower(self, kernel: Kernel) -> KernelSource:
         """The source of one kernel."""

@@ -28,6 +28,7 @@ from alphac.backends.vector import (
     I1,
     I64,
     POINTER,
+    Allocation,
     Memory,
     cast_value,
     llvm_type,
@@ -37,7 +38,6 @@ from alphac.backends.vector import (
 from alphac.ir.errors import InternalError
 from alphac.ir.typesys import DType
 
-INTEGERS = 6  # arguments of a kernel behind its loop indices
 _BINARY: dict[type[ast.operator], tuple[str, str]] = {  # of floats and of integers
     ast.Add: ("fadd", "add"),
     ast.Sub: ("fsub", "sub"),
@@ -101,7 +101,7 @@ class _Translation:
         """The module with the function."""
         module = ir.Module(self.source.name)
         pointers = len(self.source.parameters)
-        integers = self.source.loops + INTEGERS
+        integers = self.source.loops + self.source.integers
         made = ir.FunctionType(ir.VoidType(), [POINTER] * pointers + [I64] * integers)
         function = ir.Function(module, made, self.source.name)
         self.entry = ir.IRBuilder(function.append_basic_block("entry"))
@@ -304,6 +304,8 @@ class _Translation:
             return self._converted(arguments[0], _number_type(function))
         if name == "memory":
             return self._memory(*arguments)
+        if isinstance(function, Allocation):
+            return self._allocated(function, *arguments)
         given = [self._typed(a) if a.number is not None else a for a in arguments]
         defined: Any = function
         described, generate = defined._defn(None, *(a.type for a in given))
@@ -313,6 +315,11 @@ class _Translation:
         kind = Memory(dtype.type.instance_type, scope.number, scopes.number)
         code = self.b.inttoptr(base.code, POINTER) if base.type == types.int64 else base.code
         return _Value(kind, code)
+
+    def _allocated(self, made: Allocation, number: _Value, dtype: _Value, scope: _Value, scopes: _Value) -> _Value:
+        kind = Memory(dtype.type.instance_type, scope.number, scopes.number)
+        assert isinstance(number.number, int)
+        return _Value(kind, made.generate(self.entry, kind, number.number))
 
     def _converted(self, value: _Value, to: Any) -> _Value:
         """`f32(…)` and its like: a constant, or a number of another type."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -133,6 +134,14 @@ def memory(typing: Any, base: Any, dtype: Any, scope: Any, scopes: Any) -> Any:
 
     base = types.int64 if isinstance(base, types.Integer) else base
     return made(base, dtype, scope, scopes), generate
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Memory that a kernel has beside its buffers: `generate` makes it of a builder at the function's entry, its type,
+    and the number that the source gives first."""
+
+    generate: Callable[[Any, Memory, int], Any]
 
 
 @intrinsic

@@ -14,6 +14,7 @@ _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 CAPABILITIES = frozenset(
     {"elementwise", "index", "gather", "reduce", "contract", "scan", "scatter", "collective"}
     | {"f32", "f64", "bf16", "i32", "i64", "u8", "bool"}
+    | {f"scratch({1 << 30})"}  # a thread's: ordinary memory
 )
 
 

@@ -152,11 +152,12 @@ class Evaluation:
 @dataclass(frozen=True)
 class RegionContract:
     """What a region asks for by name: `numeric` exact or fast (with its tolerance), `requires` as written, such as
-    `matrix(bf16)`."""
+    `matrix(bf16)`; `span` is where."""
 
     numeric: str = "exact"
     tolerance: float = 0.0
     requires: tuple[str, ...] = ()
+    span: Span | None = field(default=None, compare=False)
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from alphac.runtime.arena import TABLE, Arena, Array
 from alphac.runtime.bundle import Bundle
-from alphac.runtime.devices import Library
+from alphac.runtime.devices import HOST, Library, OpenDevice, Remote, device
 from alphac.runtime.records import ClassRecord, PortRecord, ProgramRecord, StepRecord
 from alphac.runtime.team import Team, libc_function
 
@@ -24,6 +24,7 @@ class Exchanged:
     dtypes: tuple[str, ...]
     kinds: tuple[str, ...]
     nodes: tuple[Array, ...]
+    buffers: tuple[int, ...] = ()  # of the program
 
 
 Exchange = Callable[[Exchanged], None]
@@ -61,7 +62,7 @@ class Program:
             return Loop(indices, LOOPS + step.index, tuple(self._prepare(s, library) for s in step.steps))
         self.scopes += 1
         dtypes = tuple(self.record.buffers[b].dtype for b in step.buffers)
-        return Exchanged(self.scopes - 1, dtypes, step.kinds, tuple(self.views[b] for b in step.buffers))
+        return Exchanged(self.scopes - 1, dtypes, step.kinds, tuple(self.views[b] for b in step.buffers), step.buffers)
 
     def arguments(self, kind: str) -> list[tuple[PortRecord, Array]]:
         """The arguments of a kind, with their buffers."""
@@ -78,6 +79,15 @@ class Program:
                 return segment
             guard -= len(segment.record.guards)
         raise ValueError(f"{self.name} has no such guard")
+
+    def first_guard(self, stopped: Segment) -> int:
+        """The number, in the whole program, of a segment's first guard."""
+        before = 1
+        for segment in _segments(self.steps):
+            if segment is stopped:
+                return before
+            before += len(segment.record.guards)
+        raise ValueError(f"{self.name} has no such segment")
 
     def value(self, buffer: int) -> Array:
         """A buffer's value; of one of role `nodes`, the root."""
@@ -116,8 +126,8 @@ def _segments(steps: Sequence[Step]) -> Iterator[Segment]:
 class Executor:
     """A role's memory, code and threads.
 
-    `load` links an object (see `devices/cpu.py`). Raises OutOfMemory, KernelFailed, BundleRefused. Call `close` at the
-    end.
+    `load` links an object (see `devices/cpu.py`), `open_device` opens a device with memory of its own (see
+    `devices/gpu.py`), which then is `remote`. Raises OutOfMemory, KernelFailed, BundleRefused. Call `close` at the end.
     """
 
     def __init__(
@@ -127,15 +137,22 @@ class Executor:
         first: int,
         threads: int,
         load: Callable[[bytes, Sequence[str], str], Library] | None = None,
+        open_device: OpenDevice = device,
     ) -> None:
         if load is None:
             from alphac.runtime.devices.cpu import load
         manifest = bundle.manifest
         self.manifest, self.shards, self.first = manifest, record.shards, first
-        self.library = load(bundle.read(record.object), record.features, record.object)
-        self.arena = Arena(manifest, record, first, threads)
+        code = bundle.read(record.object)
+        self.remote: Remote | None = None
+        if record.device == HOST:
+            self.library = load(code, record.features, record.object)
+            self.arena = Arena(manifest, record, first, threads)
+        else:
+            self.arena = Arena(manifest, record, first, 1)
+            self.library = self.remote = open_device(record.device)(code, manifest, record, self.arena)
         self.programs: dict[str, Program] = {}
-        self.states: dict[str, Array] = {}
+        self._states: dict[str, Array] = {}
         scope = 0
         for name, program in manifest.programs.items():
             made = Program(program, self.arena, record.plans[name].offsets, self.library, scope)
@@ -143,10 +160,17 @@ class Executor:
             self.programs[name] = made
             for buffer, view in zip(program.buffers, made.views, strict=True):
                 if buffer.role == "state":
-                    self.states.setdefault(buffer.state, view)
+                    self._states.setdefault(buffer.state, view)
         self.scopes = scope
-        self.team = Team(self.library, self.arena)
+        self.team = self.remote or Team(self.library, self.arena)
         weakref.finalize(self, self.team.close)
+
+    @property
+    def states(self) -> dict[str, Array]:
+        """Every state by name, as it is now; what is changed in it counts from the next run on."""
+        if self.remote is not None:
+            self.remote.states()
+        return self._states
 
     def run(self, name: str, exchange: Exchange | None) -> Segment | None:
         """Run a program once. `exchange` is called for every exchange; None: this role owns all shards, and runs the
@@ -154,6 +178,15 @@ class Executor:
 
         Returns the segment in which a guard stopped it, or None."""
         program = self.programs[name]
+        if self.remote is None:
+            return self._run(program, exchange)
+        self.remote.begin(program.record)
+        try:
+            return self._run(program, exchange and _around(self.remote, program.record, exchange))
+        finally:
+            self.remote.end(program.record)
+
+    def _run(self, program: Program, exchange: Exchange | None) -> Segment | None:
         if exchange is not None:
             return self._steps(program, program.steps, exchange)
         guard = self.team.run(program.whole, program.address) if program.whole else 0
@@ -177,3 +210,16 @@ class Executor:
     def close(self) -> None:
         """Stop the threads. May be called twice."""
         self.team.close()
+
+
+def _around(remote: Remote, program: ProgramRecord, exchange: Exchange) -> Exchange:
+    """An exchange whose values are fetched from the device before it and sent there after it."""
+
+    def around(step: Exchanged) -> None:
+        for buffer in step.buffers:
+            remote.read(program, buffer)
+        exchange(step)
+        for buffer in step.buffers:
+            remote.write(program, buffer)
+
+    return around

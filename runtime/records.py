@@ -124,6 +124,7 @@ class ClassRecord:
     scratch: int  # bytes per thread
     plans: dict[str, ProgramPlan]
     features: tuple[str, ...] = ()
+    device: str = "cpu"  # the module of `runtime/devices` that loads the object
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ import numpy as np
 
 from alphac.runtime.arena import Array
 from alphac.runtime.bundle import Bundle
-from alphac.runtime.burst import Burst
 from alphac.runtime.combine import narrow, widen
 from alphac.runtime.data import Dataset, Feed
 from alphac.runtime.errors import DataRefused, InputRefused, NonFiniteLoss
 from alphac.runtime.executor import Exchange, Executor, Program, Segment
 from alphac.runtime.groups import Collective
 from alphac.runtime.records import EvaluationRecord, PortRecord, TrainingRecord
+from alphac.runtime.single import steps_of
 
 LONGEST = 0.05  # seconds that a burst may take
 FASTER = 8  # a burst has at most so many times the steps of the one before
@@ -85,7 +85,7 @@ class Machine:
         """One evaluation over its whole split; the last batch may be ragged."""
         program, finish = self.program(f"evaluate.{evaluation.name}"), self.program(f"finish.{evaluation.name}")
         feed = self.feed(evaluation.data, evaluation.split, ragged=True)
-        burst = Burst(self.executor, program, feed)
+        burst = steps_of(self.executor, program, feed)
         totals = {port.name: view for port, view in program.arguments("total")}
         for port, view in program.arguments("total"):
             _start(port, program.record.buffers[port.buffer].dtype, view)
@@ -124,7 +124,7 @@ class Training:
         whole = self.record.steps or self.record.epochs * self.per_epoch
         self.total = whole if limit is None else min(whole, limit)
         self.values: dict[str, float] = {}
-        self.burst = Burst(machine.executor, self.program, self.feed)
+        self.burst = steps_of(machine.executor, self.program, self.feed)
         self._pace = Pace()
 
     def run(self, step: int) -> tuple[int, bool]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
+import simulated
 
 from alphac.backends.cache import Cache
 from alphac.backends.emit import Code
@@ -133,8 +134,8 @@ def run(
     returned.
 
     Roles run one after the other between two exchanges. States keep their values from call to call."""
-    loaded = Loaded(code.object(store))
-    team = Team(loaded, threads)
+    data = code.object(store)
+    team = simulated.Team(code, data) if code.target.is_gpu else Team(Loaded(data), threads)
     firsts = np.cumsum([0, *shares])
     roles = [Role(program, shards, int(f), n, code.scratch, threads) for f, n in zip(firsts, shares, strict=False)]
     try:
@@ -151,7 +152,7 @@ def run(
     return roles, 0
 
 
-def run_steps(steps: Sequence[dict[str, Any]], roles: Sequence[Role], team: Team) -> int:
+def run_steps(steps: Sequence[dict[str, Any]], roles: Sequence[Role], team: Team | simulated.Team) -> int:
     """Run the steps of a program's record on roles in turn; what a guard returned, or 0."""
     for step in steps:
         if step["kind"] == "segment":

@@ -10,7 +10,6 @@ from numba.core.compiler import Flags, compile_extra
 from numba.core.registry import cpu_target
 
 from alphac.backends.target import KernelSource
-from alphac.backends.translate import INTEGERS
 
 
 def translated_by_numba(source: KernelSource) -> str:
@@ -30,7 +29,7 @@ def translated_by_numba(source: KernelSource) -> str:
         cpu_target.typing_context,
         cpu_target.target_context,
         namespace[source.name],
-        (*pointers, *[types.int64] * (source.loops + INTEGERS)),
+        (*pointers, *[types.int64] * (source.loops + source.integers)),
         types.void,
         flags,
         {},
@@ -46,7 +45,7 @@ def _exported(source: KernelSource, inner: str) -> str:
     """The exported function: Numba's own has a place for its result and for an exception, which a kernel does not
     use."""
     pointers = [f"%p{i}" for i in range(len(source.parameters))]
-    integers = [f"%i{i}" for i in range(source.loops + INTEGERS)]
+    integers = [f"%i{i}" for i in range(source.loops + source.integers)]
     taken = ", ".join([*(f"ptr {p}" for p in pointers), *(f"i64 {i}" for i in integers)])
     passed = ", ".join(["ptr %result", "ptr %error", *(f"ptr {p}" for p in pointers), *(f"i64 {i}" for i in integers)])
     return (

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from alphac.runtime.bundle import read_bundle
-from alphac.runtime.burst import Burst
 from alphac.runtime.executor import Executor
+from alphac.runtime.single import steps_of
 from alphac.runtime.training import Machine, open_data, scalar
 
 Array = npt.NDArray[Any]
@@ -33,7 +33,7 @@ class Session:
         assert manifest.training is not None
         self._training = manifest.training
         self._feed = self._machine.feed(manifest.training.data, "train")
-        self.burst = Burst(self._executor, self._step, self._feed)
+        self.burst = steps_of(self._executor, self._step, self._feed)
         self.initialize()
 
     def __enter__(self) -> Session:

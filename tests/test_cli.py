@@ -150,7 +150,7 @@ def test_a_fleet_file_that_is_none(here: Path, content: str) -> None:
     (here / "fleet.toml").write_text(content)
     answer = call("compile", "line.alpha", "--fleet", "fleet.toml")
     assert (answer.code, answer.out) == (1, "")
-    assert re.match(r"error\[E2\d\d\]: .*\nhelp: ", answer.err)
+    assert re.match(r"(fleet\.toml:\d+:\d+: )?error\[E2\d\d\]: .*\n(.*\n *\^+\n)?help: ", answer.err)
     assert not (here / "line.bundle").exists()
 
 

@@ -29,7 +29,7 @@ OURS = {
 # A role starts from these alone.
 RUNTIME_PACKAGES = frozenset({"numpy", "llvmlite", "safetensors"})
 # Modules of the runtime that stand for something optional, and what they may import for it, inside functions only.
-ADAPTERS: dict[str, frozenset[str]] = {}
+ADAPTERS: dict[str, frozenset[str]] = {"alphac.runtime.devices.cuda": frozenset({"cuda"})}
 
 TARGETS = frozenset({"x86_64", "x86-64", "aarch64", "arm64", "cuda", "rocm", "metal", "vulkan"})
 UNSAFE_CALLS = frozenset({"eval", "exec", "compile", "__import__"})

@@ -25,6 +25,14 @@ K, ONE, OTHER, A, B = Dim("k", 400), Dim("one", 1), Dim("other", 400), Dim("a", 
 TINY = 2.0**-149
 SPECIAL = (0.0, 1.0, 1.5, -3.0, 0.1, 7.0, TINY, 1e-42, 2.0**-126, 3.4e38, 65504.0, float("inf"), float("nan"))
 Body = Callable[..., Value]
+PAIR = Dim("pair", 2)
+
+
+def unwound(b: Builder, x: Value, to: Dim, size: int, low: int = 0) -> Value:
+    """The adjoint of windows of two that lie side by side."""
+    dim, kernel = Dim("long", size), PAIR.name
+    spread = b("unwindow", x, to=to.name, kernel=kernel, dim=dim, stride=2, low=low, dilation=1)
+    return b("reduce_sum", spread, over=(kernel,))
 
 
 def module(types: Sequence[TensorType], body: Body) -> Module:
@@ -150,6 +158,16 @@ CASES: list[tuple[str, Sequence[TensorType], Body, str]] = [
     ("moved_twice", [X], lambda b, x: b("rename", b("rename", x, dims=(OTHER,)), dims=(K,)), "x"),
     ("moved_splat", [scalar()], lambda b, x: b("reshape", b.broadcast(x, (K,)), dims=(A, B)), "broadcast(x)"),
     ("moved_splat", [scalar(), N], lambda b, x, i: b("gather", b.broadcast(x, (A,)), i, dim="a"), "broadcast(x)"),
+    ("windows_side_by_side", [f(F32, A, PAIR, B)], lambda b, x: unwound(b, x, A, 40), "add(reshape(x), 0.0)"),
+    ("windows_side_by_side", [f(BF16, A, B, PAIR)], lambda b, x: unwound(b, x, B, 40), "add(reshape(x), 0.0)"),
+    ("windows_side_by_side", [f(I32, A, B, PAIR)], lambda b, x: unwound(b, x, A, 40), "reshape(broadcast(x))"),
+    (
+        "windows_side_by_side",
+        [f(F32, A, PAIR)],
+        lambda b, x: unwound(b, x, A, 41, 1),
+        "add(slice(pad(reshape(x))), 0.0)",
+    ),
+    ("windows_side_by_side", [f(F64, A, PAIR)], lambda b, x: unwound(b, x, A, 38, 1), "add(slice(reshape(x)), 0.0)"),
     ("fold", [], lambda b: b("add", b.constant(0.1, F32), b.constant(0.2, F32)), repr(0.30000001192092896)),
     ("fold", [], lambda b: b("cast", b.constant(1e10, F32), dtype=I32), str(2**31 - 1)),
     ("fold", [], lambda b: b("cast", b.constant(0.1, BF16), dtype=F32), "0.10009765625"),

@@ -23,7 +23,7 @@ from alphac.ir.passes.expand import Expand
 from alphac.ir.passes.pad_windows import PadWindows
 from alphac.ir.passes.project import schedule
 from alphac.ir.passes.simplify import Simplify
-from alphac.ir.typesys import BF16, F32, F64, Dim, DType, TensorType
+from alphac.ir.typesys import BF16, BOOL, F32, F64, Dim, DType, TensorType
 from alphac.ir.verify import verify
 
 BATCH = Dim("batch", 16, 8)
@@ -158,3 +158,102 @@ def test_windows_are_read_where_they_lie():
         assert len(re.findall(NAME, sources)) == 3
         most = max(b.type.size for b in program.buffers if b.role == "argument")
         assert all(b.type.size <= 4 * most for b in program.buffers)
+
+
+# ---------------------------------------------------------------------- pooling
+@dataclass(frozen=True)
+class Pooling:
+    """Pooling along y, then along x, with its gradient; values with ties and NaNs."""
+
+    axes: str = "byxc"
+    kind: str = "max"
+    size: int = 2
+    stride: int = 2
+    low: int = 0
+    rows: int = 8
+    columns: int = 10
+    dtype: DType = F32
+
+    def __str__(self) -> str:
+        return f"{self.axes}-{self.kind}-{self.size}{self.stride}{self.low}-{self.rows}x{self.columns}-{self.dtype}"
+
+    def function(self) -> Function:
+        sizes = {"y": self.rows, "x": self.columns, "c": 16}
+        draft = Draft()
+        b = draft.b
+        dims = tuple(BATCH if a == "b" else Dim(a, sizes[a]) for a in self.axes)
+        x = draft.argument("column", "x", TensorType(self.dtype, dims))
+        h = b("relu", x)
+        made = [h]
+        for name in "yx":
+            size = (sizes[name] + 2 * self.low - self.size) // self.stride + 1
+            to, kernel = Dim(f"{name}_to", size), Dim(f"{name}_in", self.size)
+            outside = float("-inf") if self.kind == "max" else 0
+            attributes: dict[str, Any] = {"stride": self.stride, "low": self.low, "dilation": 1, "value": outside}
+            made.append(b("window", made[-1], dim=name, to=to, kernel=kernel, **attributes))
+            made.append(b(f"reduce_{self.kind}", made[-1], over=(kernel.name,)))
+        dy = draft.argument("column", "dy", made[-1].type)
+        draft.result("output", "y", made[-1])
+        for value in reversed(made[1:]):
+            assert value.op is not None
+            gradient = DEFINITIONS[value.op.name].gradient
+            assert callable(gradient)
+            (found,) = gradient(b, value.op, dy)
+            assert found is not None
+            dy = found
+        draft.result("output", "dx", b("mul", dy, h))
+        return Simplify().run(Module("test", BATCH, functions={"step": draft.function()})).functions["step"]
+
+
+POOLINGS = [
+    Pooling(),
+    Pooling(kind="sum"),
+    Pooling(rows=9, columns=11),
+    Pooling(low=1),
+    Pooling(size=3, stride=2, low=1, dtype=F64),
+    Pooling(size=3, stride=1, rows=5, columns=4),
+    Pooling(size=4, stride=4, rows=12, columns=8),
+    Pooling(axes="bcyx"),
+    Pooling(axes="yxcb", kind="sum", rows=6),
+    Pooling(dtype=BF16),
+    Pooling(dtype=BF16, kind="sum", low=1),
+]
+
+
+@pytest.mark.parametrize("case", POOLINGS, ids=str)
+def test_pooling(case: Pooling):
+    function = case.function()
+    arrays = [drawn(v.type, i) for i, v in enumerate(function.block.arguments)]
+    arrays[0] = np.round(arrays[0])
+    arrays[0].flat[::37] = np.nan
+    arrays[1].flat[::5] = -0.0
+    same_bits(function, arrays=arrays)
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_pooling_in_vector_widths(name: str):
+    same_bits(POOLINGS[0].function(), name=name)
+
+
+def test_pooling_stores_no_windows():
+    """Nor positions of extremes, nor partial sums: only maps over what is pooled, and over what that gives."""
+    program = schedule(POOLINGS[0].function())
+    assert all(k.anchor is None for k in program.kernels())
+    assert not [b for b in program.buffers if any(d.name.endswith("_in") for d in b.layout)]
+    assert not [b for b in program.buffers if b.type.dtype != F32]
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, BOOL], ids=str)
+def test_padded_values(dtype: DType):
+    """Inside and borders are stored apart."""
+    draft = Draft()
+    b = draft.b
+    x = draft.argument("column", "x", TensorType(dtype, (Dim("y", 5), BATCH, Dim("x", 40), Dim("c", 3))))
+    value = x
+    for name, low, high in (("x", 2, 0), ("y", 1, 3), ("c", 0, 1)):
+        to = Dim(f"{name}.wide", value.type.dim(name).size + low + high)
+        value = b("pad", value, dim=name, low=low, high=high, to=to, value=1)
+    draft.result("output", "y", value)
+    again = b("pad", value, dim="y.wide", low=1, high=0, to=Dim("y.wider", 10), value=0)
+    draft.result("output", "again", b("pad", again, dim="y.wider", low=0, high=2, to=Dim("y.widest", 12), value=0))
+    same_bits(draft.function())

@@ -5,6 +5,7 @@ The order of a sum is fixed (leaves of 1,024 elements, 16 lanes, a tree); loweri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,13 @@ from alphac.ir.ops.define import Attributes, Cost, define
 from alphac.ir.ops.index import Array, Result, Types
 from alphac.ir.ops.rules import axis, check_dtype, check_local, made, names_attribute, numbers, refuse
 from alphac.ir.scalar import Handle, Scalars
-from alphac.ir.typesys import I64, SHARD, Dim, DType, TensorType, shard_dim
+from alphac.ir.typesys import I32, I64, SHARD, Dim, DType, TensorType, shard_dim
 
 if TYPE_CHECKING:
     from alphac.ir.builder import Builder
+
+LANES = 16  # in which a leaf is reduced
+FEW = 4
 
 
 def _result(name: str) -> Callable[[Types, Attributes, Sequence[Block]], Result]:
@@ -44,6 +48,16 @@ def reduced_axes(op: Op) -> list[Dim]:
     over = names_attribute(op.attributes, "over")
     dims = [d for d in op.operands[0].type.dims if d.name in over]
     return sorted(dims, key=lambda d: d.shards == 0)
+
+
+def is_short(op: Op) -> bool:
+    """Whether an op is a reduction of so few elements that it is arithmetic with several operands: no lane gets two,
+    and vectors may lie along an axis that is kept; or they are hardly any."""
+    if op.name not in ("reduce_sum", "reduce_max", "reduce_min"):
+        return False
+    axes, dims = reduced_axes(op), op.operands[0].type.dims
+    count = math.prod(d.size for d in axes)
+    return axes[0].shards == 0 and count <= (LANES if dims[-1] not in axes else FEW)
 
 
 def cut_grain(x: Array, type_: TensorType) -> Array:
@@ -76,10 +90,13 @@ def _extreme_gradient(b: Builder, op: Op, dy: Value) -> Sequence[Value | None]:
     (x,) = op.operands
     dims = x.type.dims
     met = b("or", b("eq", x, b.broadcast(op.result, dims)), b("ne", x, x))
-    place = b.constant(0, I64, dims)
-    for d in reduced_axes(op):
-        place = b("add", b("mul", place, b.constant(d.size, I64, dims)), b.broadcast(b("iota", dim=d, dtype=I64), dims))
-    nowhere = b.constant(2**63 - 1, I64, dims)
+    axes = reduced_axes(op)
+    integer = I32 if math.prod(d.size for d in axes) < 2**31 else I64
+    place = b.constant(0, integer, dims)
+    for d in axes:
+        along = b.broadcast(b("iota", dim=d, dtype=integer), dims)
+        place = b("add", b("mul", place, b.constant(d.size, integer, dims)), along)
+    nowhere = b.constant(2 ** (integer.bits - 1) - 1, integer, dims)
     first = b("reduce_min", b("where", met, place, nowhere), over=names_attribute(op.attributes, "over"))
     winner = b("eq", place, b.broadcast(first, dims))
     spread = b.broadcast(dy, dims)

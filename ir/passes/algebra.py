@@ -15,8 +15,9 @@ import numpy as np
 from alphac.ir.builder import Builder
 from alphac.ir.core import Op, Value
 from alphac.ir.ops.define import definition
+from alphac.ir.ops.rules import attribute, replaced
 from alphac.ir.oracle import Oracle, evaluate
-from alphac.ir.typesys import Dim, TensorType
+from alphac.ir.typesys import SHARD, Dim, TensorType
 
 Number = float | int | bool
 Rule = Callable[[Builder, Op], Value | None]
@@ -280,6 +281,36 @@ def moved_splat(b: Builder, op: Op) -> Value | None:
     if scalar is None or scalar is op.operands[0]:
         return None
     return b.broadcast(scalar, op.result.type.dims)
+
+
+@rule("reduce_sum")
+def windows_side_by_side(b: Builder, op: Op) -> Value | None:
+    """sum of unwindow(x) over its kernel → reshape(x) + 0 where every place is in one window: all other terms are 0,
+    and sums start from +0"""
+    spread = op.operands[0].op
+    if spread is None or spread.name != "unwindow" or op.attributes["over"] != (spread.attributes["kernel"],):
+        return None
+    x = spread.operands[0]
+    to, kernel = (x.type.dim(attribute(spread.attributes, n, str)) for n in ("to", "kernel"))
+    stride, low, dilation = (attribute(spread.attributes, n, int) for n in ("stride", "low", "dilation"))
+    dim = attribute(spread.attributes, "dim", Dim)
+    if stride != kernel.size or dilation != 1 or low < 0 or any(d.shards or d.name == SHARD for d in x.type.dims[1:]):
+        return None
+    dims = x.type.without(kernel.name).dims
+    value = b.broadcast(x, replaced(dims, to.name, to, kernel))
+    merged = stride * to.size
+    if low == 0 and merged == dim.size:
+        value = b("reshape", value, dims=replaced(dims, to.name, dim))
+    else:
+        axis = Dim(f"{dim.name}.merged", merged)
+        value = b("reshape", value, dims=replaced(dims, to.name, axis))
+        high = low + dim.size - merged
+        if high > 0:
+            longer = Dim(f"{dim.name}.longer", merged + high)
+            value = b("pad", value, dim=axis.name, low=0, high=high, to=longer, value=0)
+            axis = longer
+        value = b("slice", value, dim=axis.name, start=low, step=1, to=dim)
+    return b("add", value, b.like(0, value)) if value.type.dtype.is_float else value
 
 
 # ---------------------------------------------------------------------- any elementwise op

@@ -13,17 +13,21 @@ A block is read backwards, so that all readers of a value are known when it is m
 (an anchor's result, a function's result, what a loop takes or yields) or when evaluating them anew for every reader
 would cost more than a trip through memory. A stored value joins the cluster that reads it at its own index if no cycle
 arises; otherwise it starts a cluster. An anchor takes over the map that reads its result index by index: its epilogue.
-What windows of a contraction slide over is stored, the windows never. Bits never depend on any of this.
+What windows of a contraction slide over is stored, the windows never. A reduction of few elements is no anchor but
+arithmetic. Bits never depend on any of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from alphac.ir.core import Block, Function, Op, Value
 from alphac.ir.ops.define import definition
+from alphac.ir.ops.reduce import is_short
+from alphac.ir.ops.rules import attribute
 from alphac.ir.ops.structure import iterations
 from alphac.ir.ops.window import is_inside
 from alphac.ir.typesys import Dim
@@ -34,6 +38,8 @@ MAX_STORES = 16  # of one cluster: more would not fit into registers
 TRAFFIC = 2.0  # cost of storing an element, in flops; loading one is 1
 INDEXING = 0.5  # much of the arithmetic of index ops is hoisted out of the inner loops
 PACKING = 4.0  # about how often a contraction would evaluate an element of an operand
+POOLING = 16.0  # flops; a short reduction that takes no more is not stored for a few readers
+MAX_WAYS = 8
 
 
 @dataclass(eq=False)
@@ -60,12 +66,24 @@ Node = Cluster | Nest
 N = TypeVar("N")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Use:
-    """How a node reads a value: `aligned` if only at the node's own index, `evaluations` elements in one run of it."""
+    """How a node reads a value: `aligned` if only at the node's own index; `ways`: how many elements in one run of it,
+    by the ops that lead there. What several elementwise ops read at one index is evaluated once."""
 
     aligned: bool
-    evaluations: float
+    ways: Mapping[Hashable, float]
+
+    @property
+    def evaluations(self) -> float:
+        return sum(self.ways.values())
+
+    def merged(self, other: Use) -> Use:
+        """What is read in either way."""
+        ways = dict(self.ways)
+        for way, count in other.ways.items():
+            ways[way] = max(ways.get(way, 0), count)
+        return Use(self.aligned and other.aligned, ways)
 
 
 def reaches(after: Mapping[N, set[N]], start: N, goal: N) -> bool:
@@ -123,7 +141,7 @@ class Fused:
         for node, use in self.uses.get(value, {}).items():
             top = self.ancestor(node, level)
             if top is not None:
-                found[top] = use if top is node else Use(False, use.evaluations)
+                found[top] = use if top is node else Use(False, use.ways)
         return found
 
     def ancestor(self, node: Node, level: Level) -> Node | None:
@@ -170,6 +188,7 @@ class _Fusion:
         self.single: dict[Value, int] = {}
         self.costs: dict[Value, float] = {}
         self.slid: set[Value] = set()
+        self.kernels: set[str] = set()
         self.result: Fused | None = None
 
     def run(self) -> Fused:
@@ -185,6 +204,8 @@ class _Fusion:
             self.rounds.setdefault(value, 0)
         for op in block.ops:
             before = max((self.rounds[v] for v in op.operands), default=0)
+            if op.name == "window":
+                self.kernels.add(attribute(op.attributes, "kernel", Dim).name)
             if op.name == "contract":
                 self.slid.update(slid for v in op.operands if (slid := _slid_over(v)) is not None)
             for inner in op.blocks:
@@ -208,12 +229,12 @@ class _Fusion:
         for value in level.block.results:
             self.must.add(value)
             if self.home[value] is not level and level.nest is not None:
-                self._read(value, level.nest, Use(False, 0))
+                self._read(value, level.nest, Use(False, {}))
         for order in range(len(level.block.ops) - 1, -1, -1):
             op = level.block.ops[order]
             if op.blocks:
                 self._nest(level, op, order)
-            elif definition(op).shape in ANCHORS:
+            elif definition(op).shape in ANCHORS and not is_short(op):
                 self._anchor(level, op, order)
             else:
                 self._inline_or_store(level, op, order)
@@ -230,7 +251,7 @@ class _Fusion:
         self._level(body)
         for value in op.operands:
             self.must.add(value)
-            self._read(value, nest, Use(False, 0))
+            self._read(value, nest, Use(False, {}))
 
     def _anchor(self, level: Level, op: Op, order: int) -> None:
         value = op.result
@@ -238,7 +259,7 @@ class _Fusion:
             return  # nobody reads it
         combine = self._absorbing(level, op)
         if combine is not None:
-            self._read_operands(op, combine, value.type.size)
+            self._read_operands(op, combine, Use(False, {None: value.type.size}))
             return
         host = self._host(level, value) if definition(op).shape in ("reduce", "contract") else None
         if host is not None:
@@ -248,7 +269,7 @@ class _Fusion:
                 self._store(level, value, host)
         else:
             host = self._cluster(level, value, op, order)
-        self._read_operands(op, host, value.type.size)
+        self._read_operands(op, host, Use(False, {None: value.type.size}))
 
     def _absorbing(self, level: Level, op: Op) -> Cluster | None:
         """The `combine` cluster that is the only reader of an anchor's result, if it may compute it itself."""
@@ -272,7 +293,7 @@ class _Fusion:
         users = self.uses.get(value, {})
         if value not in self.must and not self._worth_storing(level, value):
             for node, use in users.items():
-                self._read_operands(op, node, use.evaluations, use.aligned)
+                self._read_operands(op, node, use)
             return
         host = self._host(level, value)
         if host is not None:
@@ -281,19 +302,23 @@ class _Fusion:
             self._store(level, value, host)
         else:
             host = self._cluster(level, value, None, order)
-        self._read_operands(op, host, value.type.size, aligned=True)
+        self._read_operands(op, host, Use(True, {None: value.type.size}))
 
     # ------------------------------------------------------------------ policy
     def _worth_storing(self, level: Level, value: Value) -> bool:
         users = self.uses.get(value, {})
         if value in self.slid:
             return True
+        if value.op is not None and value.op.name == "window" and is_inside(value.op):
+            return False  # rather what it slides over, which is smaller
         combined = any(isinstance(n, Cluster) and n.anchor is not None and value in n.anchor.operands
                        and definition(n.anchor).shape == "collective" for n in users)  # fmt: skip
         if combined:
             return True
         evaluations = sum(u.evaluations * self.level_of[n].trips for n, u in users.items()) / level.trips
         size, cost = value.type.size, self._cost(value)
+        if value.op is not None and is_short(value.op) and cost <= POOLING and evaluations <= PACKING * size:
+            return False
         return cost * evaluations > (cost + TRAFFIC) * size + evaluations
 
     def _cost(self, value: Value) -> float:
@@ -302,7 +327,8 @@ class _Fusion:
         if known is not None:
             return known
         op = value.op
-        if op is None or value in self.slid or definition(op).shape not in ("elementwise", "index"):
+        short = op is not None and is_short(op)
+        if op is None or value in self.slid or not (short or definition(op).shape in ("elementwise", "index")):
             cost = 1.0
         else:
             cost = definition(op).cost.flops * (INDEXING if definition(op).shape == "index" else 1)
@@ -311,6 +337,8 @@ class _Fusion:
             for operand in op.operands:
                 inner = self._cost(operand)
                 cost += min(inner, 1.0) if self.single.get(operand, 0) > 1 else inner
+            if short:
+                cost *= op.operands[0].type.size / value.type.size
         self.costs[value] = cost
         return cost
 
@@ -360,18 +388,36 @@ class _Fusion:
 
     def _read(self, value: Value, node: Node, use: Use) -> None:
         uses = self.uses.setdefault(value, {})
-        old = uses.get(node)
-        if old is None:
-            uses[node] = use
-        elif old.aligned and use.aligned:
-            old.evaluations = max(old.evaluations, use.evaluations)
-        else:
-            uses[node] = Use(False, old.evaluations + use.evaluations)
+        uses[node] = uses[node].merged(use) if node in uses else use
 
-    def _read_operands(self, op: Op, node: Node, evaluations: float, aligned: bool = False) -> None:
+    def _read_operands(self, op: Op, node: Node, use: Use) -> None:
+        """`node` evaluates an op so often."""
+        for operand in op.operands:
+            if definition(op).shape == "elementwise":
+                self._read(operand, node, use)
+                continue
+            ways: dict[Hashable, float] = {
+                (op, way): self._evaluations(op, operand, count) for way, count in use.ways.items()
+            }
+            if len(ways) > MAX_WAYS:
+                ways = {op: sum(ways.values())}
+            self._read(operand, node, Use(False, ways))
+
+    def _evaluations(self, op: Op, operand: Value, of_result: float) -> float:
+        """How many elements of an operand are evaluated for so many of the result."""
         shape = definition(op).shape
-        for operand, count in zip(op.operands, _evaluations(op, evaluations), strict=True):
-            self._read(operand, node, Use(aligned and shape == "elementwise", count))
+        if shape == "contract":
+            return PACKING * operand.type.size
+        if is_short(op):
+            return of_result * operand.type.size / op.result.type.size
+        if shape in ANCHORS:
+            return operand.type.size
+        if op.name in ("concat", "pad"):  # each element of the result is one of theirs
+            return of_result * operand.type.size / max(op.result.type.size, 1)
+        if op.name == "broadcast":  # elements of one window are computed together
+            added = (d for d in op.result.type.dims if not operand.type.has(d.name) and d.name in self.kernels)
+            return of_result / math.prod(d.size for d in added)
+        return of_result
 
 
 def _slid_over(value: Value) -> Value | None:
@@ -384,17 +430,3 @@ def _slid_over(value: Value) -> Value | None:
         slides |= value.op.name == "window"
         (value,) = value.op.operands
     return value if slides else None
-
-
-def _evaluations(op: Op, of_result: float) -> Iterator[float]:
-    """How many elements of each operand are evaluated for so many of the result."""
-    shape = definition(op).shape
-    for operand in op.operands:
-        if shape == "contract":
-            yield PACKING * operand.type.size
-        elif shape in ANCHORS:
-            yield operand.type.size
-        elif op.name == "concat":
-            yield of_result * operand.type.size / max(op.result.type.size, 1)
-        else:
-            yield of_result

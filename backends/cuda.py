@@ -1,0 +1,92 @@
+"""NVIDIA GPUs from sm_80 on: PTX, which the driver (or ptxas) turns into code.
+
+PTX is written for the oldest version that knows the architecture, so that old drivers take it. Multiplications and
+additions are `mul.rn` and `add.rn`, which ptxas never contracts; subnormal numbers are kept.
+"""
+
+from __future__ import annotations
+
+from alphac.backends.gpu import THREADS
+from alphac.backends.target import KernelSource, Target
+from alphac.backends.x86_64 import CAPABILITIES
+from alphac.ir.schedule import Kernel
+
+TRIPLE = "nvptx64-nvidia-cuda"
+PTX = {80: 70, 86: 71, 90: 78, 100: 86}  # architecture: the first version of PTX that has it
+
+_LIBRARY = """
+@shared_memory = internal addrspace(3) global [{shared} x i8] undef, align 16
+declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+declare i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
+declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32) convergent
+define i64 @gpu_local() {{
+  %n = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+  %wide = zext i32 %n to i64
+  ret i64 %wide
+}}
+define i64 @gpu_block() {{
+  %n = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+  %wide = zext i32 %n to i64
+  ret i64 %wide
+}}
+define i64 @gpu_blocks() {{
+  %n = call i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
+  %wide = zext i32 %n to i64
+  ret i64 %wide
+}}
+define void @gpu_barrier() convergent {{
+  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)
+  ret void
+}}
+define ptr @gpu_shared(i64 %at) {{
+  %place = getelementptr i8, ptr addrspace(3) @shared_memory, i64 %at
+  %plain = addrspacecast ptr addrspace(3) %place to ptr
+  ret ptr %plain
+}}
+"""
+
+
+def _entry(source: KernelSource) -> str:
+    """A kernel that the driver launches: buffers are in global memory, and none overlaps another. Two blocks are to fit
+    into a multiprocessor; left to itself, ptxas makes room for four and spills."""
+    pointers = [f"%p{i}" for i in range(len(source.parameters))]
+    integers = [f"i64 %i{i}" for i in range(source.loops + source.integers)]
+    casts = "".join(f"  %g{p[1:]} = addrspacecast ptr addrspace(1) {p} to ptr\n" for p in pointers)
+    taken = ", ".join([*(f"ptr addrspace(1) noalias align 16 {p}" for p in pointers), *integers])
+    passed = ", ".join([*(f"ptr %g{p[1:]}" for p in pointers), *integers])
+    types = ", ".join(["ptr"] * len(pointers) + ["i64"] * len(integers))
+    return (
+        f"{_LIBRARY.format(shared=max(source.shared, 16))}\ndeclare void @{source.name}_thread({types})\n"
+        f'define ptx_kernel void @{source.name}({taken}) "nvvm.maxntid"="{THREADS}" "nvvm.minctasm"="2" {{\n'
+        f"{casts}  call void @{source.name}_thread({passed})\n  ret void\n}}\n"
+    )
+
+
+def lower(kernel: Kernel, target: Target) -> KernelSource:
+    """A kernel in the Numba dialect, for one thread of a grid."""
+    from alphac.backends.gpu.lower import lower as lower_
+
+    return lower_(kernel, target)
+
+
+def _target(architecture: int, version: int) -> Target:
+    return Target(
+        name=f"cuda-sm{architecture}",
+        triple=TRIPLE,
+        cpu=f"sm_{architecture}",
+        features=f"+ptx{version}",
+        lanes=1,
+        registers=0,
+        capabilities=CAPABILITIES,
+        pause=("", ()),
+        lowering=lower,
+        runs_here=lambda: False,
+        needs=(f"sm_{architecture}",),
+        device="cuda",
+        text=True,
+        entry=_entry,
+    )
+
+
+TARGETS = tuple(_target(architecture, version) for architecture, version in PTX.items())

@@ -1,0 +1,376 @@
+"""Contractions on a grid, in the canonical order: leaves of 256 terms, each one ascending chain of fma from +0.
+
+A block of 16 by 16 threads makes a tile of the result, of which a thread holds up to 8 by 8 elements in registers:
+
+    for every leaf, 16 terms at a time      both operands' parts, of the tile's rows and of its columns, are pulled into
+                                            the block's memory (twice, in turn, so that one barrier is enough); every
+                                            thread multiplies and adds
+    behind every leaf                       its sums are merged with those that wait in local memory, as the tree says
+    epilogue                                the stored values
+
+Rows and columns beyond the result repeat the last one: they are computed and not stored. Pulling elements works as in
+every other kernel, so that what is inlined (windows, masks, casts) just works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from alphac.backends.evaluation import Axes, Index, named, owned, physical, size
+from alphac.backends.gpu import THREADS
+from alphac.backends.gpu.frame import MANY, GpuFrame, Shared
+from alphac.backends.gpu.intrinsics import SIDE, WIDE, tile_functions
+from alphac.backends.gpu.reduction import Alone
+from alphac.backends.gpu.tiling import TERMS, tile
+from alphac.backends.indexing import Affine, Symbol, number, symbol
+from alphac.backends.printer import Handle
+from alphac.backends.reduction import Nodes, Terms, combine_partials, store_partials
+from alphac.backends.target import Grid
+from alphac.ir.core import Op, Value
+from alphac.ir.ops.contract import contracted_axes
+from alphac.ir.typesys import BF16, F32, SHARD, Dim
+
+LEAF = 256
+THIN = 4  # rows or columns; with fewer, tiles would be empty, and each result has a thread of its own
+
+
+def emit_contract(frame: GpuFrame, op: Op, combine: Op | None) -> None:
+    """The kernel of a contraction, alone or under a combine."""
+    contraction = _Contraction(frame, op, combine)
+    if not contraction.thin:
+        contraction.emit()
+        return
+    chains = Alone(frame, _Chains(frame, op, combine is not None))
+    if combine is None:
+        store_partials(frame, op, chains)
+    else:
+        combine_partials(frame, combine, chains)
+
+
+class _Chains(Terms):
+    """The terms of a contraction, one chain a leaf."""
+
+    leaf = LEAF
+    lanes = 1
+
+    def __init__(self, frame: GpuFrame, op: Op, combined: bool) -> None:
+        super().__init__(frame, op, combined, contracted_axes(op))
+        self.inner = []
+
+    def identity(self) -> Handle:
+        return self.frame.k.const(0, self.accumulator)
+
+    def add(self, sum_: Handle, kept: Index, reduced: Index, shard: Affine | None) -> Handle:
+        k = self.frame.k
+        x, y = (self.element(v, kept, reduced, shard) for v in self.op.operands)
+        return k.fma(x, y, sum_) if self.accumulator.is_float else k.add(k.mul(x, y), sum_)
+
+    def combine(self, x: Handle, y: Handle) -> Handle:
+        return self.frame.k.add(x, y)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One operand, its free axes, the range of them that this role owns, and how many of them a tile has (`each` to a
+    thread); `number`: which of 16 a thread is along this side."""
+
+    operand: Value
+    axes: list[Dim]
+    low: Affine
+    high: Affine
+    tile: int
+    number: str
+
+    @property
+    def each(self) -> int:
+        return self.tile // SIDE
+
+    @property
+    def tiles(self) -> Affine:
+        return (self.high - self.low + (self.tile - 1)) // self.tile
+
+    def element(self, i: Affine, bytes_: int) -> Affine:
+        """Which row (or column) of the tile a thread's i-th is: see `place`."""
+        run = min(self.each, WIDE // bytes_)
+        return i + (i // run) * (run * SIDE - run) + symbol(self.number, 0, 0, SIDE - 1) * run
+
+
+class _Contraction:
+    def __init__(self, frame: GpuFrame, op: Op, combine: Op | None) -> None:
+        self.frame, self.op, self.combine, self.source = frame, op, combine, frame.source
+        result = op.result.type
+        self.dtype = F32 if result.dtype == BF16 else result.dtype
+        # Every node of a combine in bf16 is rounded: shards are then put together in the nodes' memory.
+        self.merged = combine is not None and result.dtype != BF16
+        self.summed = contracted_axes(op)
+        self.grain = next((d for d in self.summed if d.shards), None)
+        self.shards = self.grain.shards if self.grain is not None else 1
+        self.terms = size(self.summed) // self.shards
+        self.leaves = -(-self.terms // LEAF)
+        axes = [d for d in physical(result) if not (combine is not None and d.name == SHARD)]
+        first, second = op.operands
+        self.batch = [d for d in axes if first.type.has(d.name) == second.type.has(d.name)]
+        self.rows, self.columns = self._sides(axes)
+        counts = size(self.rows.axes), size(self.columns.axes)
+        self.thin = min(counts) < THIN
+        # Shards may lie unaligned in their tree: at most twice as deep a stack.
+        most = self.leaves * self.shards**2 if self.merged else self.leaves
+        self.slots = most.bit_length() + (most > 1)
+
+    def _sides(self, axes: list[Dim]) -> tuple[_Side, _Side]:
+        """Rows and columns. The result's innermost axis belongs to the columns."""
+        operands = list(self.op.operands)
+        free = [[d for d in axes if v.type.has(d.name) and d not in self.batch] for v in operands]
+        last = next((d for d in reversed(axes) if d not in self.batch), None)
+        if last is not None and last in free[0]:
+            operands.reverse()
+            free.reverse()
+        tiles = tile(size(free[0]), size(free[1]), size(self.batch), self.dtype.bytes)
+        rows, columns = (
+            _Side(v, f, *self.frame.owned_range(f), t, n)
+            for v, f, t, n in zip(operands, free, tiles, ("ty", "tx"), strict=True)
+        )
+        return rows, columns
+
+    # ------------------------------------------------------------------ the loop over tiles
+    def emit(self) -> None:
+        frame, source = self.frame, self.source
+        rows, columns = self.rows, self.columns
+        frame.intrinsics |= tile_functions(rows.each, columns.each)
+        self.pitches = rows.tile + WIDE // self.dtype.bytes, columns.tile + WIDE // self.dtype.bytes
+        self.acc = frame.array("acc", self.dtype, rows.each * columns.each)
+        self.stack = frame.array("stack", self.dtype, self.slots * rows.each * columns.each)
+        self.parts = tuple(
+            frame.shared_array(name, self.dtype, 2 * TERMS * pitch)
+            for name, pitch in zip(("row_tile", "column_tile"), self.pitches, strict=True)
+        )
+        source.line(f"ty = {source.index(frame.own // SIDE)}")
+        source.line(f"tx = {source.index(frame.own % SIDE)}")
+        source.line("turn = 0")
+        low, high = frame.owned_range(self.batch)
+        down, across = (self._known(side.tiles) for side in (rows, columns))
+        frame.grid = self._grid()
+        factors = [f for f in (down, across, self._known(high - low)) if f != number(1)]
+        total = " * ".join(f"({source.index(f)})" for f in factors) or "1"
+        name = source.name("e")
+        with source.block(f"for {name} in range(block, {total}, blocks):"):
+            rest, column = self._divide(name, across)
+            batch, row = self._divide(rest, down)
+            index = named(self.batch, low + self._symbol(batch, size(self.batch)))
+            self._tile(
+                index,
+                rows.low + self._symbol(row, -(-size(rows.axes) // rows.tile)) * rows.tile,
+                columns.low + self._symbol(column, -(-size(columns.axes) // columns.tile)) * columns.tile,
+            )
+
+    def _grid(self) -> Grid:
+        """A block for every tile."""
+        count, each, grows = 1, 1, False
+        for axes, tile_ in ((self.batch, 1), (self.rows.axes, self.rows.tile), (self.columns.axes, self.columns.tile)):
+            if axes and owned(axes[0]):
+                count, each, grows = count * size(axes) // (axes[0].shards or axes[0].size), tile_, True
+            else:
+                count *= -(-size(axes) // tile_)
+        return Grid(THREADS, count, each, grows)
+
+    def _known(self, form: Affine) -> Affine:
+        if form.is_constant:
+            return form
+        return symbol(self.source.define(self.source.index(form), self.source.level, "n"), self.source.level, 0, MANY)
+
+    def _symbol(self, text: str, bound: int) -> Affine:
+        return number(int(text)) if text.isdigit() else symbol(text, self.source.level, 0, max(0, bound - 1))
+
+    def _divide(self, text: str, by: Affine) -> tuple[str, str]:
+        """Quotient and remainder of a variable."""
+        if by == number(1):
+            return text, "0"
+        source = self.source
+        quotient, rest, divisor = source.name("n"), source.name("n"), source.index(by)
+        source.line(f"{quotient} = div({text}, {divisor})")
+        source.line(f"{rest} = {text} - {quotient} * {divisor}")
+        return quotient, rest
+
+    # ------------------------------------------------------------------ one tile
+    def _tile(self, batch: Index, row: Affine, column: Affine) -> None:
+        frame, source = self.frame, self.source
+        starts = row, column
+        if self.combine is None:
+            self._shard(batch, starts, batch.get(SHARD, number(0)), number(0), None)
+            self._elements(batch, starts, self._finish)
+            return
+        nodes = Nodes(frame, self.combine)
+        source.line("top = 0")
+        with frame.loop("s", frame.first, frame.first + frame.shards, self.shards) as shard:
+            merges = f"merge[{source.index(shard - frame.first)}]"
+            if self.merged:
+                here = source.name("n")
+                source.line(f"{here} = top")
+                self._shard(batch, starts, shard, symbol(here, source.level, 0, MANY), merges)
+                source.line(f"top += 1 - {merges}")
+            else:
+                self._shard(batch, starts, shard, number(0), None)
+                self._into_nodes(nodes, batch, starts, merges)
+        if self.merged:
+            full = source.name("n")
+            source.line(f"{full} = top")
+            with frame.loop("s", number(0), symbol(full, source.level, 0, MANY), MANY) as slot:
+                at = slot * (self.rows.each * self.columns.each)
+                self._elements(batch, starts, lambda index, e: nodes.store(slot * nodes.slot, index, self._sum(at + e)))
+
+    def _into_nodes(self, nodes: Nodes, batch: Index, starts: tuple[Affine, Affine], merges: str) -> None:
+        """A shard's sums onto the stack in the nodes' memory."""
+        push = nodes.top_place()
+        self._elements(batch, starts, lambda index, at: nodes.store(push, index, self._sum(at)))
+        with self.source.block(f"for _ in range({merges}):"):
+            place = nodes.pop()
+            self._elements(batch, starts, lambda index, _: nodes.merge(place, index))
+        nodes.grow()
+
+    def _sum(self, at: Affine) -> Handle:
+        """A sum in local memory, in the result's dtype."""
+        return self.frame.k.cast(self.frame.scratch_element(self.stack, at), self.op.result.type.dtype)
+
+    def _finish(self, index: Index, at: Affine) -> None:
+        result = self._sum(at)
+        self.frame.results[self.op.result] = lambda _: result
+        self.frame.store_all(index)
+
+    def _elements(self, batch: Index, starts: tuple[Affine, Affine], body: Callable[[Index, Affine], None]) -> None:
+        """Run `body(index, place in a slot)` for this thread's elements of the tile."""
+        frame, rows, columns = self.frame, self.rows, self.columns
+        with frame.loop("i", number(0), number(rows.each), rows.each) as i:
+            row = starts[0] + rows.element(i, self.dtype.bytes)
+            with self._inside(rows, row) as r, frame.loop("j", number(0), number(columns.each), columns.each) as j:
+                column = starts[1] + columns.element(j, self.dtype.bytes)
+                with self._inside(columns, column) as c:
+                    body({**batch, **self._at(rows, r), **self._at(columns, c)}, i * columns.each + j)
+
+    def _inside(self, side: _Side, at: Affine) -> _Guard:
+        return _Guard(self.frame, side, at)
+
+    def _at(self, side: _Side, flat: Affine) -> Index:
+        return named(side.axes, flat)
+
+    # ------------------------------------------------------------------ leaves
+    def _shard(
+        self, batch: Index, starts: tuple[Affine, Affine], shard: Affine, base: Affine, merges: str | None
+    ) -> None:
+        """All terms of one shard: their sum lands in the slot that follows `base` full ones, merged with `merges` of
+        them."""
+        frame, source = self.frame, self.source
+        skip = shard * self.terms if self.grain is not None else number(0)
+        with frame.loop("l", number(0), number(self.leaves), self.leaves) as leaf:
+            source.line(f"tile_clear({self.acc.name})")
+            first = leaf * LEAF
+            terms = frame.least(number(self.terms) - first, LEAF)
+            steps = (terms + (TERMS - 1)) // TERMS
+            with frame.loop("k", number(0), steps, LEAF // TERMS) as step:
+                self._step(batch, starts, skip + first + step * TERMS, terms - step * TERMS)
+            text = source.index(leaf)
+            depth = source.name("d")
+            waiting = "0" if self.leaves == 1 else f"popcount({text})"
+            source.line(f"{depth} = {source.index(base)} + {waiting}")
+            times = "0" if self.leaves == 1 else f"merges_after({text}, {self.leaves})"
+            if merges is not None:
+                times += f" + {merges}" if self.leaves == 1 else f" + select({text} == {self.leaves - 1}, {merges}, 0)"
+            if times != "0":
+                with source.block(f"for _ in range({times}):"):
+                    source.line(f"{depth} -= 1")
+                    source.line(f"tile_merge({self.acc.name}, {self.stack.name}, {depth})")
+            source.line(f"tile_push({self.acc.name}, {self.stack.name}, {depth})")
+
+    def _step(self, batch: Index, starts: tuple[Affine, Affine], first: Affine, left: Affine) -> None:
+        """Some terms, from the flat summed index `first` on, of which `left` are left in the leaf."""
+        frame, source = self.frame, self.source
+        turn = symbol("turn", source.level, 0, 1)
+        offsets: list[str] = []
+        count = frame.least(left, TERMS)
+        for side, array, pitch, start in zip((self.rows, self.columns), self.parts, self.pitches, starts, strict=True):
+            at = turn * (TERMS * pitch)
+            self._fill(side, array, at, pitch, batch, start, first, count)
+            offsets.append(source.index(at))
+        frame.barrier()
+        (a, b), (pa, pb) = self.parts, self.pitches
+        source.line(
+            f"tile_multiply({self.acc.name}, {a.name}, {offsets[0]}, {b.name}, {offsets[1]}, {pa}, {pb}, ty, tx,"
+            f" {source.index(count)})"
+        )
+        source.line("turn = 1 - turn")
+
+    def _fill(
+        self,
+        side: _Side,
+        array: Shared,
+        at: Affine,
+        pitch: int,
+        batch: Index,
+        start: Affine,
+        first: Affine,
+        count: Affine,
+    ) -> None:
+        """Pull one operand's part for the tile's rows (or columns) from `start` on and `count` terms, neighbours in
+        memory by neighbours."""
+        frame = self.frame
+        turns = side.tile * TERMS // THREADS
+        with frame.loop("u", number(0), number(turns), turns) as u:
+            flat = u * THREADS + frame.own
+            if self._along_terms(side, batch):
+                x, k = flat // TERMS, flat % TERMS
+            else:
+                x, k = flat % side.tile, flat // side.tile
+            span = size(side.axes)
+            free = self._clamped(start + x, side.high, span, span % side.tile == 0 and not _cut(side))
+            term = first + self._clamped(k, count, TERMS, count == number(TERMS))
+            index = {**batch, **named(side.axes, free), **named(self.summed, term)}
+            value = frame.value(side.operand, {n: index[n] for n in side.operand.type.names})
+            text = frame.k.text(frame.k.cast(value, self.dtype))
+            frame.source.line(f"{array.name}[{frame.source.index(at + k * pitch + x)}] = {text}")
+
+    def _clamped(self, form: Affine, end: Affine, bound: int, whole: bool) -> Affine:
+        """The form, or the last index before `end`, which is at most `bound`; the form itself if it is `whole`."""
+        if whole:
+            return form
+        source = self.source
+        name = source.name("n")
+        source.line(f"{name} = minimum({source.index(form)}, {source.index(end - 1)})")
+        return symbol(name, source.level, 0, bound - 1)
+
+    def _along_terms(self, side: _Side, batch: Index) -> bool:
+        """Whether most of what an operand is made of lies contiguous along the summed axes rather than the free
+        ones."""
+        level = self.source.level + 1
+        parts: tuple[Axes, Axes] = (side.axes, self.summed)
+        symbols = [[Symbol(f"x{i}_{d.name}", level, 0, d.size - 1) for d in part] for i, part in enumerate(parts)]
+        index = dict(batch)
+        for part, names in zip(parts, symbols, strict=True):
+            index |= {d.name: Affine(((s, 1),)) for d, s in zip(part, names, strict=True)}
+        inner = [next((s for s in reversed(part) if s.high > 0), None) for part in symbols]
+        votes = 0
+        wanted = {n: index[n] for n in side.operand.type.names}
+        for value, flat in self.frame.loaded(side.operand, wanted, level):
+            strides = [abs(flat.coefficient(s) or 0) if s is not None else 0 for s in inner]
+            votes += value.type.size * ((strides[1] == 1) - (strides[0] == 1))
+        return votes > 0
+
+
+def _cut(side: _Side) -> bool:
+    """Whether a role's own part of a side may end within a tile although the whole does not."""
+    return bool(side.axes) and owned(side.axes[0])
+
+
+class _Guard:
+    """A block for rows (or columns) that the role owns; entering gives the index as a variable of that block, so that
+    nothing that depends on it is loaded before it is known to exist."""
+
+    def __init__(self, frame: GpuFrame, side: _Side, at: Affine) -> None:
+        self.frame, self.side, self.at = frame, side, at
+        self.context = frame.source.block(f"if {frame.source.index(at)} < {frame.source.index(side.high)}:")
+
+    def __enter__(self) -> Affine:
+        self.context.__enter__()
+        return self.frame.variable(self.at, size(self.side.axes))
+
+    def __exit__(self, *details: object) -> None:
+        self.context.__exit__(None, None, None)

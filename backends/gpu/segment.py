@@ -1,0 +1,52 @@
+"""Segments of a GPU target: not code but a list of launches, which the runtime's device goes through.
+
+    {"launch": SYMBOL, "buffers": […], "loops": n, "grid": [threads, count, each, grows]}
+    {"guard": [BUFFERS]}                                stop if one of these scalars is not finite
+    {"repeat": n, "reverse": bool, "steps": [ACTIONS]}
+    {"tiles": [[size, rows], …], "steps": [ACTIONS]}    for every index of axes; of one with rows, the owned ones
+
+A target's object is this list for every segment, as a line of JSON, and the kernels' code behind it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from alphac.backends.target import KernelSource
+from alphac.ir.schedule import Guard, Kernel, Launch, Repeat, Step, Tiles
+
+Action = dict[str, Any]
+
+
+def actions(
+    steps: Sequence[Step],
+    symbols: Mapping[Kernel, str],
+    sources: Mapping[str, KernelSource],
+    number: Mapping[int, int],
+) -> list[Action]:
+    """What to do, one after the other; for exchanges, nothing: a role that owns all shards has no use for them.
+    `number`: a buffer's, by its id."""
+    found: list[Action] = []
+    for step in steps:
+        if isinstance(step, Launch):
+            source = sources[symbols[step.kernel]]
+            assert source.grid is not None
+            grid = [source.grid.threads, source.grid.count, source.grid.each, source.grid.grows]
+            buffers = [number[id(b)] for b in step.kernel.buffers()]
+            found.append({"launch": source.name, "buffers": buffers, "loops": source.loops, "grid": grid})
+        elif isinstance(step, Guard):
+            found.append({"guard": [number[id(b)] for b in step.buffers]})
+        elif isinstance(step, Repeat):
+            inner = actions(step.steps, symbols, sources, number)
+            found.append({"repeat": step.count, "reverse": step.reverse, "steps": inner})
+        elif isinstance(step, Tiles):
+            dims = [[d.size, d.size // d.shards if d.shards else 0] for d in step.dims]
+            found.append({"tiles": dims, "steps": actions(step.steps, symbols, sources, number)})
+    return found
+
+
+def packed(target: str, segments: Mapping[str, list[Action]], code: bytes) -> bytes:
+    """The object of a GPU target."""
+    return json.dumps({"target": target, "segments": segments}).encode() + b"\n" + code

@@ -1,0 +1,20 @@
+"""How a contraction is cut on a grid."""
+
+from __future__ import annotations
+
+from alphac.backends.gpu.intrinsics import SIDE
+
+TERMS = 16  # pulled into the block's memory at a time
+BLOCKS = 128  # about as many as a GPU has multiprocessors: fewer would leave some without work
+REUSE = 64  # rows and columns of a tile below which an element is loaded too often for what it serves
+
+
+def tile(rows: int, columns: int, batch: int, element: int) -> tuple[int, int]:
+    """Rows and columns of a block's tile: as large as the result and the registers allow, smaller as long as that gives
+    the grid enough blocks, but not so small that loading limits."""
+    most = 128 if element == 4 else 64
+    height, width = (min(most, SIDE << (-(-n // SIDE) - 1).bit_length()) for n in (rows, columns))
+    floor = REUSE if min(rows, columns) >= 2 * REUSE else SIDE
+    while batch * -(-rows // height) * -(-columns // width) < BLOCKS and max(height, width) > floor:
+        height, width = (height // 2, width) if height >= width else (height, width // 2)
+    return height, width

@@ -1,0 +1,123 @@
+"""NVIDIA GPUs: PTX through the driver, by cuda-bindings alone."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from alphac.runtime.arena import Arena, Array
+from alphac.runtime.devices.gpu import GpuDevice
+from alphac.runtime.errors import KernelFailed, OutOfMemory
+from alphac.runtime.records import ClassRecord, Manifest
+
+LOG_BYTES = 8192
+
+
+def open_device(code: bytes, manifest: Manifest, record: ClassRecord, arena: Arena) -> GpuDevice:
+    """A role's memory and code on this machine's first NVIDIA GPU (`CUDA_VISIBLE_DEVICES` says which that is).
+
+    Raises KernelFailed if there is no driver, no GPU, or one that is older than what the code was made for."""
+    return GpuDevice(code, lambda kernels: CudaDriver(kernels, record), manifest, record, arena)
+
+
+class CudaDriver:
+    """The driver's calls, in one context on one device."""
+
+    def __init__(self, kernels: bytes, record: ClassRecord) -> None:
+        try:
+            from cuda.bindings import driver  # pyright: ignore
+        except ImportError:
+            raise KernelFailed(
+                f"{record.target} needs cuda-bindings, which is not installed", help="pip install 'alphac[cuda]'"
+            ) from None
+        self._cuda: Any = driver
+        self._allocated: list[int] = []
+        try:
+            self._call("cuInit", 0)
+            (self._device,) = self._call("cuDeviceGet", 0)
+        except (RuntimeError, KernelFailed) as error:  # the bindings raise RuntimeError where libcuda is missing
+            raise KernelFailed(f"{record.target}: no NVIDIA GPU can be used here: {error}") from None
+        self._refuse_older(record)
+        (self._context,) = self._call("cuDevicePrimaryCtxRetain", self._device)
+        self._call("cuCtxSetCurrent", self._context)
+        self._module = self._load(kernels)
+
+    def _call(self, name: str, *arguments: Any) -> tuple[Any, ...]:
+        """Call the driver. Raises KernelFailed with its own word for what went wrong."""
+        status, *results = getattr(self._cuda, name)(*arguments)
+        if status != self._cuda.CUresult.CUDA_SUCCESS:
+            if status == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+                raise OutOfMemory("the GPU has no memory left", help="use more roles, so that each owns fewer shards")
+            raise KernelFailed(f"{name}: {status.name}")
+        return tuple(results)
+
+    def _refuse_older(self, record: ClassRecord) -> None:
+        attribute = self._cuda.CUdevice_attribute
+        (major,) = self._call(
+            "cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self._device
+        )
+        (minor,) = self._call(
+            "cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, self._device
+        )
+        wanted = max((int(f.removeprefix("sm_")) for f in record.features if f.startswith("sm_")), default=0)
+        if 10 * major + minor < wanted:
+            raise KernelFailed(
+                f"{record.object} needs sm_{wanted}, this GPU is sm_{10 * major + minor}",
+                help="compile for this GPU's target",
+            )
+
+    def _load(self, kernels: bytes) -> Any:
+        """The driver compiles PTX for its device."""
+        option = self._cuda.CUjit_option
+        log = bytearray(LOG_BYTES)
+        options = [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+        status, module = self._cuda.cuModuleLoadDataEx(kernels + b"\0", len(options), options, [log, LOG_BYTES])
+        if status != self._cuda.CUresult.CUDA_SUCCESS:
+            said = bytes(log).split(b"\0", 1)[0].decode(errors="replace").strip()
+            raise KernelFailed(f"the driver does not take the kernels: {status.name} {said}".rstrip())
+        return module
+
+    # ------------------------------------------------------------------ what `Driver` asks for
+    def allocate(self, size: int) -> int:
+        """Bytes of zeros on the device."""
+        (pointer,) = self._call("cuMemAlloc", size)
+        self._allocated.append(int(pointer))
+        self._call("cuMemsetD8", int(pointer), 0, size)
+        return int(pointer)
+
+    def write(self, address: int, data: Array) -> None:
+        """Copy to the device."""
+        data = np.ascontiguousarray(data)
+        if data.nbytes:
+            self._call("cuMemcpyHtoD", address, data.ctypes.data, data.nbytes)
+
+    def read(self, address: int, into: Array) -> None:
+        """Copy from the device; this waits for what was launched."""
+        if into.nbytes:
+            self._call("cuMemcpyDtoH", into.ctypes.data, address, into.nbytes)
+
+    def function(self, symbol: str) -> Any:
+        """A kernel."""
+        (found,) = self._call("cuModuleGetFunction", self._module, symbol.encode())
+        return found
+
+    def launch(self, function: Any, blocks: int, threads: int, arguments: Sequence[int]) -> None:
+        """Start a kernel on the default stream."""
+        count = len(arguments)
+        values = (ctypes.c_uint64 * count)(*(a & 0xFFFF_FFFF_FFFF_FFFF for a in arguments))
+        base = ctypes.addressof(values)
+        places = (ctypes.c_void_p * count)(*(base + 8 * i for i in range(count)))
+        self._call("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, 0, ctypes.addressof(places), 0)
+
+    def close(self) -> None:
+        """Give memory, code and context back. May be called twice."""
+        for pointer in self._allocated:
+            self._cuda.cuMemFree(pointer)
+        self._allocated.clear()
+        if self._module is not None:
+            self._cuda.cuModuleUnload(self._module)
+            self._cuda.cuDevicePrimaryCtxRelease(self._device)
+            self._module = None

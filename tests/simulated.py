@@ -1,0 +1,293 @@
+"""For tests: a GPU on this machine's processor. Kernels are those of every GPU target, compiled for the host; a block's
+threads are coroutines, each on a stack of its own, that run in turn from barrier to barrier.
+
+The exported function of a kernel is `NAME(state, arguments)`, run once by every thread; `state` is eight words: the
+thread's number, the block's, how many blocks there are, the function that a barrier calls, the block's memory, where
+the scheduler waits, the threads' stack pointers, and which of them are done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from alphac.backends.emit import Code
+from alphac.backends.gpu import THREADS
+from alphac.backends.registry import host_target, target
+from alphac.backends.target import KernelSource, Target
+
+STACK = 1 << 16  # bytes of a thread's stack
+SHARED = 1 << 16
+BLOCKS = 3  # at most so many are started, so that most kernels stride over the grid
+
+_LIBRARY = """
+@state = internal global ptr null
+define i64 @gpu_local() {
+  %s = load ptr, ptr @state
+  %n = load i64, ptr %s
+  ret i64 %n
+}
+define i64 @gpu_block() {
+  %s = load ptr, ptr @state
+  %p = getelementptr i64, ptr %s, i64 1
+  %n = load i64, ptr %p
+  ret i64 %n
+}
+define i64 @gpu_blocks() {
+  %s = load ptr, ptr @state
+  %p = getelementptr i64, ptr %s, i64 2
+  %n = load i64, ptr %p
+  ret i64 %n
+}
+define void @gpu_barrier() {
+  %s = load ptr, ptr @state
+  %p = getelementptr i64, ptr %s, i64 3
+  %yield = load ptr, ptr %p
+  call void %yield(ptr %s)
+  ret void
+}
+define ptr @gpu_shared(i64 %at) {
+  %s = load ptr, ptr @state
+  %p = getelementptr i64, ptr %s, i64 4
+  %base = load ptr, ptr %p
+  %place = getelementptr i8, ptr %base, i64 %at
+  ret ptr %place
+}
+"""
+
+# Switching stacks: what a function must preserve is pushed, and popped from where the other one stands.
+_RUNTIME = """
+module asm ".globl sim_switch"
+module asm "sim_switch:"
+module asm "pushq %rbp"
+module asm "pushq %rbx"
+module asm "pushq %r12"
+module asm "pushq %r13"
+module asm "pushq %r14"
+module asm "pushq %r15"
+module asm "movq %rsp, (%rdi)"
+module asm "movq %rsi, %rsp"
+module asm "popq %r15"
+module asm "popq %r14"
+module asm "popq %r13"
+module asm "popq %r12"
+module asm "popq %rbx"
+module asm "popq %rbp"
+module asm "ret"
+declare void @sim_switch(ptr, i64)
+@here = internal global ptr null
+@function = internal global ptr null
+@arguments = internal global ptr null
+
+define void @sim_yield(ptr %state) {
+  %n = load i64, ptr %state
+  %places = getelementptr i64, ptr %state, i64 6
+  %pointers = load ptr, ptr %places
+  %mine = getelementptr i64, ptr %pointers, i64 %n
+  %waits = getelementptr i64, ptr %state, i64 5
+  %scheduler = load i64, ptr %waits
+  call void @sim_switch(ptr %mine, i64 %scheduler)
+  ret void
+}
+
+define void @sim_start() {
+  %state = load ptr, ptr @here
+  %function = load ptr, ptr @function
+  %arguments = load ptr, ptr @arguments
+  call void %function(ptr %state, ptr %arguments)
+  %n = load i64, ptr %state
+  %places = getelementptr i64, ptr %state, i64 7
+  %done = load ptr, ptr %places
+  %mine = getelementptr i64, ptr %done, i64 %n
+  store i64 1, ptr %mine
+  call void @sim_yield(ptr %state)
+  unreachable
+}
+
+define i64 @sim_block(ptr %state, ptr %function, ptr %arguments, i64 %threads) {
+entry:
+  store ptr %state, ptr @here
+  store ptr %function, ptr @function
+  store ptr %arguments, ptr @arguments
+  %places = getelementptr i64, ptr %state, i64 6
+  %pointers = load ptr, ptr %places
+  %flags = getelementptr i64, ptr %state, i64 7
+  %done = load ptr, ptr %flags
+  %waits = getelementptr i64, ptr %state, i64 5
+  br label %round
+round:
+  %rounds = phi i64 [ 0, %entry ], [ %more, %over ]
+  br label %turn
+turn:
+  %n = phi i64 [ 0, %round ], [ %following, %next ]
+  %left = phi i64 [ 0, %round ], [ %still, %next ]
+  %flag = getelementptr i64, ptr %done, i64 %n
+  %before = load i64, ptr %flag
+  %ended = icmp ne i64 %before, 0
+  br i1 %ended, label %next, label %go
+go:
+  store i64 %n, ptr %state
+  %mine = getelementptr i64, ptr %pointers, i64 %n
+  %pointer = load i64, ptr %mine
+  call void @sim_switch(ptr %waits, i64 %pointer)
+  %after = load i64, ptr %flag
+  %waiting = sub i64 1, %after
+  br label %next
+next:
+  %adds = phi i64 [ 0, %turn ], [ %waiting, %go ]
+  %still = add i64 %left, %adds
+  %following = add i64 %n, 1
+  %last = icmp eq i64 %following, %threads
+  br i1 %last, label %over, label %turn
+over:
+  %more = add i64 %rounds, 1
+  %none = icmp eq i64 %still, 0
+  %all = icmp eq i64 %still, %threads
+  %uneven = xor i1 %all, true
+  %stop = or i1 %none, %uneven
+  br i1 %stop, label %leave, label %round
+leave:
+  ret i64 %still
+}
+"""
+
+
+def _entry(source: KernelSource) -> str:
+    count = len(source.parameters)
+    types = ["ptr"] * count + ["i64"] * (source.loops + source.integers)
+    lines = [f"  %a{i} = getelementptr i64, ptr %arguments, i64 {i}" for i in range(len(types))]
+    lines += [f"  %v{i} = load {t}, ptr %a{i}" for i, t in enumerate(types)]
+    passed = ", ".join(f"{t} %v{i}" for i, t in enumerate(types))
+    return (
+        f"{_LIBRARY}\ndeclare void @{source.name}_thread({', '.join(types)})\n"
+        f"define void @{source.name}(ptr %state, ptr %arguments) {{\n  store ptr %state, ptr @state\n"
+        + "\n".join(lines)
+        + f"\n  call void @{source.name}_thread({passed})\n  ret void\n}}\n"
+    )
+
+
+def simulated() -> Target:
+    """The target: kernels of a GPU for this machine."""
+    host = host_target()
+    return replace(
+        target("cuda-sm90"), name="simulated", triple=host.triple, cpu=host.cpu, features=host.features, text=False,
+        device="simulated", entry=_entry, attributes=host.attributes,
+    )  # fmt: skip
+
+
+def can_simulate() -> bool:
+    return platform.machine() in ("x86_64", "AMD64") and platform.system() == "Linux"
+
+
+@cache
+def _scheduler() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(_RUNTIME), machine)
+    engine.finalize_object()
+    return engine
+
+
+class Simulator:
+    """A GPU with the kernels of an object (without its line of JSON). It is a runtime's `Driver` too."""
+
+    def __init__(self, kernels: bytes) -> None:
+        scheduler = _scheduler()
+        kinds = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+        self._block = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(scheduler.get_function_address("sim_block"))
+        self._start = scheduler.get_function_address("sim_start")
+        machine = llvm.Target.from_default_triple().create_target_machine()
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(kernels))
+        self._engine.finalize_object()
+        self._stacks = np.zeros(STACK * THREADS // 8, np.int64)
+        self._shared = np.full(SHARED, 0xA5, np.uint8)
+        self._pointers, self._done = np.zeros(THREADS, np.int64), np.zeros(THREADS, np.int64)
+        self._state = np.zeros(8, np.int64)
+        shared = -(-self._shared.ctypes.data // 16) * 16
+        self._state[3:] = (
+            scheduler.get_function_address("sim_yield"), shared, 0, self._pointers.ctypes.data, self._done.ctypes.data,
+        )  # fmt: skip
+        self._memory: dict[int, np.ndarray] = {}
+        self.launches = 0
+
+    # ------------------------------------------------------------------ a `Driver`
+    def allocate(self, size: int) -> int:
+        raw = np.zeros(size + 64, np.uint8)
+        address = -(-raw.ctypes.data // 64) * 64
+        self._memory[address] = raw
+        return address
+
+    def write(self, address: int, data: np.ndarray) -> None:
+        ctypes.memmove(address, np.ascontiguousarray(data).ctypes.data, data.nbytes)
+
+    def read(self, address: int, into: np.ndarray) -> None:
+        ctypes.memmove(into.ctypes.data, address, into.nbytes)
+
+    def function(self, symbol: str) -> int:
+        found = self._engine.get_function_address(symbol)
+        assert found, symbol
+        return found
+
+    def launch(self, function: int, blocks: int, threads: int, arguments: Sequence[int]) -> None:
+        self.launches += 1
+        given = np.array(arguments, np.int64)
+        blocks = min(blocks, BLOCKS)
+        for block in range(blocks):
+            self._state[1:3] = block, blocks
+            self._done[:] = 0
+            tops = self._stacks.ctypes.data + STACK * np.arange(1, threads + 1) - 64
+            tops -= tops % 16
+            self._pointers[:threads] = tops - 64  # six registers are popped; then `ret` finds `sim_start`
+            self._stacks[(tops - 16 - self._stacks.ctypes.data) // 8] = self._start
+            left = self._block(self._state.ctypes.data, function, given.ctypes.data, threads)
+            assert not left, f"{left} of {threads} threads wait at a barrier that the others do not reach"
+
+    def close(self) -> None:
+        self._memory.clear()
+
+
+class Team:
+    """In the place of a team of threads: goes through a segment's launches. `tables` hold what a CPU's do."""
+
+    def __init__(self, code: Code, kernels: bytes) -> None:
+        self.simulator = Simulator(kernels.split(b"\n", 1)[1])
+        self.launches = code.launches
+
+    def run(self, symbol: str, table: np.ndarray) -> int:
+        loops = [int(i) for i in table[8:12]]
+        self._actions(self.launches[symbol], table, loops, [])
+        return 0
+
+    def _actions(self, actions: list[dict[str, Any]], table: np.ndarray, outer: list[int], inner: list[int]) -> None:
+        shards, first = int(table[0]), int(table[1])
+        for action in actions:
+            if "launch" in action:
+                threads, count, each, grows = action["grid"]
+                count *= shards if grows else 1
+                pointers = [int(table[16 + b]) for b in action["buffers"]]
+                indices = [*outer[: action["loops"] - len(inner)], *inner]
+                arguments = [*pointers, *indices, shards, first, int(table[2])]
+                function = self.simulator.function(action["launch"])
+                self.simulator.launch(function, -(-count // each), threads, arguments)
+            elif "repeat" in action:
+                turns = range(action["repeat"])
+                for i in reversed(turns) if action["reverse"] else turns:
+                    self._actions(action["steps"], table, outer, [*inner, i])
+            elif "tiles" in action:
+                ranges = [range(first * r, (first + shards) * r) if r else range(n) for n, r in action["tiles"]]
+                for found in np.ndindex(*map(len, ranges)):
+                    at = [r[i] for r, i in zip(ranges, found, strict=True)]
+                    self._actions(action["steps"], table, outer, [*inner, *at])
+
+    def close(self) -> None:
+        self.simulator.close()

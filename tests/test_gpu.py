@@ -1,0 +1,130 @@
+"""Kernels for GPUs. Simulated: the very same ones, compiled for this machine and run block by block, give the oracle's
+bits. Assembled: their PTX is taken by ptxas for every architecture, and contracts nothing."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import simulated
+from test_kernels import CONTRACTIONS, REDUCTIONS, SPECIALS, Case, contracted, function_of, same_bits
+
+from alphac.backends.emit import lower_programs
+from alphac.backends.gpu.tiling import TERMS, tile
+from alphac.backends.registry import target, targets
+from alphac.ir.passes.project import schedule
+from alphac.ir.schedule import Program
+from alphac.ir.typesys import BF16, F32, F64, Dim
+from alphac.pipeline import differentiate, parse_and_elaborate, schedules, simplify
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+CUDA = sorted(name for name in targets() if name.startswith("cuda-"))
+simulates = pytest.mark.skipif(not simulated.can_simulate(), reason="the simulator switches stacks of x86-64 Linux")
+assembles = pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas, of NVIDIA's CUDA toolkit, is not here")
+
+# ptxas may contract a product and a sum that do not say how they round.
+LOOSE = re.compile(r"\b(?:mul|add|sub)\.f(?:32|64)\b|\.ftz|\.approx|\bmad\.f|div\.full")
+
+
+@simulates
+@pytest.mark.parametrize("case", [*REDUCTIONS, *CONTRACTIONS, *SPECIALS], ids=str)
+@pytest.mark.parametrize("shares", [pytest.param((8,), marks=pytest.mark.slow), (1, 2, 5)], ids=str)
+def test_every_form_has_the_oracles_bits(case: Case, shares: tuple[int, ...]):
+    same_bits(function_of([case]), shares, name=simulated.simulated())
+
+
+@simulates
+def test_threads_that_do_not_all_reach_a_barrier_are_seen():
+    source = lower_programs([schedule(function_of([REDUCTIONS[1]]))], simulated.simulated())
+    uneven = {n: s for n, s in source.sources.items() if "barrier()" in s.source}
+    assert uneven, "a long reduction meets at barriers"
+    for name, kernel in uneven.items():
+        text = re.sub(r"^( *)barrier\(\)$", r"\1if own > 3:\n\1    barrier()", kernel.source, flags=re.MULTILINE)
+        source.sources[name] = type(kernel)(**{**vars(kernel), "source": text, "name": name})
+    device = simulated.Simulator(source.object().split(b"\n", 1)[1])
+    memory = device.allocate(1 << 20)
+    for name, kernel in uneven.items():
+        arguments = [memory] * len(kernel.parameters) + [8, 0, memory]
+        with pytest.raises(AssertionError, match="wait at a barrier"):
+            device.launch(device.function(name), 1, 256, arguments)
+
+
+# ---------------------------------------------------------------------- assembled
+@dataclass(frozen=True)
+class Resources:
+    """What ptxas says of a kernel."""
+
+    registers: int
+    spills: int
+    shared: int
+
+
+def ptx(programs: Iterable[Program], name: str) -> str:
+    return lower_programs(programs, target(name)).object().split(b"\n", 1)[1].decode()
+
+
+def assembled(text: str, name: str, directory: Path) -> dict[str, Resources]:
+    """Every kernel's use of registers and memory, as assembled."""
+    file = directory / f"{name}.ptx"
+    file.write_text(text)
+    command = ["ptxas", "-v", f"-arch={target(name).cpu}", str(file), "-o", str(directory / "out.cubin")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Resources] = {}
+    for part in re.split(r"Compiling entry function '", done.stdout + done.stderr)[1:]:
+        numbers = {word: int(n) for n, word in re.findall(r"(\d+) (bytes spill stores|registers|bytes smem)", part)}
+        spills, shared = numbers.get("bytes spill stores", 0), numbers.get("bytes smem", 0)
+        found[part.split("'")[0]] = Resources(numbers["registers"], spills, shared)
+    return found
+
+
+def programs_of(example: str) -> list[Program]:
+    return list(
+        schedules(simplify(differentiate(parse_and_elaborate(EXAMPLES / example / f"{example}.alpha", {})))).values()
+    )
+
+
+@assembles
+@pytest.mark.parametrize("name", CUDA)
+def test_kernels_of_a_system_assemble(name: str, tmp_path: Path):
+    text = ptx(programs_of("digits_mlp"), name)
+    assert not LOOSE.search(text)
+    found = assembled(text, name, tmp_path)
+    assert len(found) > 20
+    assert all(r.spills == 0 and r.shared <= 48 << 10 for r in found.values())
+
+
+@assembles
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CUDA)
+@pytest.mark.parametrize("example", sorted(p.parent.name for p in EXAMPLES.glob("*/*.alpha")))
+def test_kernels_of_every_example_assemble(example: str, name: str, tmp_path: Path):
+    text = ptx(programs_of(example), name)
+    assert not LOOSE.search(text)
+    assert assembled(text, name, tmp_path)
+
+
+@assembles
+@pytest.mark.parametrize("name", CUDA)
+@pytest.mark.parametrize("dtype", [F32, F64, BF16], ids=str)
+def test_contractions_fill_registers_and_spill_none(dtype: object, name: str, tmp_path: Path):
+    """At least 32 multiplications and additions for an element that is loaded, if no side is shorter than 128."""
+    m, k, n = Dim("m", 256), Dim("k", 1024), Dim("n", 384)
+    cases = [contracted(dtype, (m, k), b, (m, n)) for b in ((k, n), (n, k))]  # pyright: ignore[reportArgumentType]
+    text = ptx([schedule(function_of(cases))], name)
+    found = assembled(text, name, tmp_path)
+    tiled = [r for r in found.values() if r.shared]
+    assert len(tiled) == len(cases)
+    assert all(r.spills == 0 and r.registers <= 128 for r in tiled)
+
+
+@pytest.mark.parametrize("element", [4, 8])
+@pytest.mark.parametrize(("rows", "columns", "batch"), [(128, 128, 1), (4096, 128, 1), (1000, 4000, 1), (128, 128, 64)])
+def test_tiles_reuse_what_they_load(rows: int, columns: int, batch: int, element: int):
+    height, width = tile(rows, columns, batch, element)
+    assert height * width * TERMS / ((height + width) * TERMS) >= 32
