@@ -26,6 +26,7 @@ from alphac.ir.core import Block, Function, Op, Value
 from alphac.ir.ops.define import definition
 from alphac.ir.ops.structure import iterations
 from alphac.ir.ops.window import is_inside
+from alphac.ir.schedule import Stage
 from alphac.ir.typesys import Dim
 
 ANCHORS = ("reduce", "contract", "special", "collective")
@@ -38,13 +39,15 @@ PACKING = 4.0  # about how often a contraction would evaluate an element of an o
 
 @dataclass(eq=False)
 class Cluster:
-    """Ops that become one kernel. `dims` is its index space; `rounds` how many exchanges must come before it."""
+    """Ops that become one kernel. `dims` is its index space; `rounds` how many exchanges must come before it; `stages`
+    what a stream computes one after the other (stream.py)."""
 
     stores: list[Value]
     anchor: Op | None
     dims: tuple[Dim, ...]
     order: int
     rounds: int
+    stages: tuple[Stage, ...] = ()
 
 
 @dataclass(eq=False)
