@@ -22,6 +22,7 @@ from alphac.backends.printer import Handle
 from alphac.ir.core import Op, Value
 from alphac.ir.ops.define import definition
 from alphac.ir.ops.reduce import reduced_axes
+from alphac.ir.schedule import split
 from alphac.ir.typesys import BF16, F32, SHARD, Dim, DType
 
 LEAF = 1024
@@ -150,7 +151,7 @@ class Read:
     """Partials that lie in memory."""
 
     def __init__(self, frame: Frame, op: Op) -> None:
-        self.frame, self.value = frame, op.operands[0]
+        self.frame, self.op, self.value = frame, op, op.operands[0]
         self.axes = physical(op.result.type)
         total = size(self.axes)
         self.tile = min(total, 1024, frame.widest)
@@ -159,7 +160,22 @@ class Read:
 
     def run(self, task: Index, shard: Affine | None, emit: Emit) -> None:
         assert shard is not None
-        self.each(task, lambda index: emit(index, self.frame.value(self.value, {**index, SHARD: shard})))
+        self.each(task, lambda index: emit(index, self._partial({**index, SHARD: shard})))
+
+    def _partial(self, index: Index) -> Handle:
+        """A shard's element; of a stream's, the pieces of it put together by the tree."""
+        view = self.frame.kernel.reads.get(self.value)
+        if view is None or view.buffer.pieces == 1:
+            return self.frame.value(self.value, index)
+        name, flat = self.frame.names[id(view.buffer)], self.frame.flat(view, index)
+
+        def node(start: int, stop: int) -> Handle:
+            if stop - start == 1:
+                return self.frame.element(name, self.value.type.dtype, flat + start * view.buffer.fixed)
+            middle = start + split(stop - start)
+            return joined(self.frame, self.op, node(start, middle), node(middle, stop))
+
+        return node(0, view.buffer.pieces)
 
     def each(self, task: Index, body: Callable[[Index], None]) -> None:
         total = size(self.axes)

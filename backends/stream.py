@@ -20,7 +20,7 @@ from alphac.backends.printer import Handle
 from alphac.backends.reduction import body_of, each_leaf, kind_of
 from alphac.backends.simd_columns import dot_columns
 from alphac.backends.tiling import vector_width
-from alphac.ir.core import Op
+from alphac.ir.core import Op, Value
 from alphac.ir.ops.define import definition
 from alphac.ir.schedule import BLOCK, Stage, View, pieces
 from alphac.ir.typesys import SHARD, Dim
@@ -92,7 +92,7 @@ class _Stream:
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.stages = frame.kernel.stages
-        self.grain = next(d for s in self.stages for v in s.reads() for d in v.type.dims if d.shards)
+        self.grain = next(d for v in frame.kernel.reads for d in v.type.dims if d.shards)
         self.block = Block(frame, [self.grain])
         self.length = self.grain.size // self.grain.shards
         self.run, self.pieces = pieces(self.length)
@@ -140,17 +140,30 @@ class _Stream:
             return
         inner = block.inner(values[0])
         across = block.across(values, inner)
-        kept = [block.room(v, inner, across) if self._read(v, stage) else None for v in values]
+        read = {v for s in self.stages if s is not stage for v in self._needed(s)}
+        if op is not None:
+            read.discard(op.result)  # which is kept already
+        kept = [block.room(v, inner, across) if v in read else None for v in values]
         block.map(values, inner, across, kept, store=True)
         for value, lying in zip(values, kept, strict=True):
             if lying is not None:
                 block.known(value, inner, lying)
 
-    def _read(self, value: object, maker: Stage) -> bool:
-        """Whether another stage reads a value, which its own has not kept yet."""
-        if maker.anchor is not None and value is maker.anchor.result:
-            return False
-        return any(value in s.reads() for s in self.stages if s is not maker)
+    def _needed(self, stage: Stage) -> set[Value]:
+        """What a stage reads of other stages' values."""
+        made = {v for s in self.stages if s is not stage for v in (*s.values, *(s.anchor.results if s.anchor else ()))}
+        own = set(stage.values)
+        todo = list(stage.anchor.operands if stage.sums and stage.anchor is not None else stage.values)
+        seen: set[Value] = set()
+        while todo:
+            value = todo.pop()
+            if value not in seen:
+                seen.add(value)
+                if value.op is not None and (
+                    value in own or (value not in made and value not in self.frame.kernel.reads)
+                ):
+                    todo.extend(value.op.operands)
+        return seen & made
 
     # ------------------------------------------------------------------ sums over the rows
     def _stack(self, op: Op, axes: list[Dim]) -> Lying:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from alphac.ir.core import Op, Port, Value
@@ -78,24 +78,6 @@ class Stage:
     values: tuple[Value, ...]
     anchor: Op | None
     sums: bool
-
-    def reads(self) -> frozenset[Value]:
-        """The values that are operands of its ops, or of ops between it and stages before it."""
-        own = self.anchor
-        if self.sums and own is not None:
-            return _operands(own.operands)
-        return _operands(self.values)
-
-
-def _operands(values: Iterable[Value]) -> frozenset[Value]:
-    seen: set[Value] = set()
-    todo = list(values)
-    while todo:
-        value = todo.pop()
-        if value not in seen:
-            seen.add(value)
-            todo.extend(value.op.operands if value.op is not None else ())
-    return frozenset(seen)
 
 
 @dataclass(eq=False)

@@ -19,7 +19,8 @@ from alphac.ir.core import Function, Op, Port, Value
 from alphac.ir.ops.define import definition
 from alphac.ir.ops.structure import tiled_axes
 from alphac.ir.passes.fuse import Cluster, Fused, Level, Nest, fuse, reaches
-from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles, View
+from alphac.ir.passes.stream import stream
+from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles, View, pieces
 from alphac.ir.typesys import Dim, TensorType
 
 
@@ -92,7 +93,7 @@ class _Graph:
 
 def schedule(function: Function) -> Program:
     """Fuse and project one function."""
-    return project(fuse(function))
+    return project(stream(fuse(function)))
 
 
 def project(fused: Fused) -> Program:
@@ -163,7 +164,9 @@ class _Projection:
             self._start(graph, nest)
         stop = self._stop(graph, losses) if losses and changed else None
         self._overwrite(graph, changed, stop)
-        for value in graph.level.producer:
+        for value, node in graph.level.producer.items():
+            if isinstance(node, Cluster) and node.stages:
+                self._place_parts(value)
             self._place(value, private=graph.tiled)
         for nest in nests:
             graph.bodies[nest] = self._tile(graph, nest) if nest.op.name == "tile" else self._loop(graph, nest)
@@ -234,6 +237,17 @@ class _Projection:
         if value not in self.views:
             role = "private" if private else "nodes" if self._is_nodes(value) else "temporary"
             self.views[value] = View(self._buffer(_label(value), value.type, role))
+
+    def _place_parts(self, value: Value) -> None:
+        """A stream leaves the parts of its sums to who combines them."""
+        op = value.op
+        assert op is not None
+        if value.type.is_partial:
+            grain = op.operands[0].type.grain
+            assert grain is not None
+            buffer = self._buffer(_label(value), value.type, "temporary")
+            buffer.pieces = pieces(grain.size // grain.shards)[1]
+            self.views[value] = View(buffer)
 
     def _kept(self, graph: _Graph, port: Port, value: Value) -> Buffer:
         """The buffer of a result that is no state."""
@@ -347,7 +361,7 @@ class _Projection:
             kernel = Kernel(self._kernel_name(node), ((node.value, node.to),), reads, None, graph.loops)
         else:
             stores = tuple((v, self.views[v]) for v in node.stores)
-            kernel = Kernel(self._kernel_name(node), stores, reads, node.anchor, graph.loops)
+            kernel = Kernel(self._kernel_name(node), stores, reads, node.anchor, graph.loops, node.stages)
         return Launch(kernel)
 
     def _nested(self, op: Op, steps: tuple[Step, ...]) -> Step:
@@ -383,7 +397,8 @@ class _Projection:
         if isinstance(node, Copy):
             label = f"copy.{_label(node.value)}"
         else:
-            label = _label(node.stores[0]) if node.anchor is None else f"{node.anchor.name}.{_label(node.stores[0])}"
+            kind = "stream" if node.stages else node.anchor.name if node.anchor is not None else ""
+            label = f"{kind}.{_label(node.stores[0])}".lstrip(".")
         number = self.names[f"kernel {label}"] = self.names.get(f"kernel {label}", 0) + 1
         return f"{self.program.name}.{label}" + (f".{number}" if number > 1 else "")
 
