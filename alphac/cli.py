@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
@@ -189,6 +189,51 @@ def predict(
 
     shapes = predict_region(bundle, region, inputs, parameters, out=output, threads=threads)
     out.print(f"wrote {output}  " + ", ".join(f"{name}{list(shape)}" for name, shape in shapes.items()))
+
+
+@app.command()
+def bench(
+    source: Annotated[Path, typer.Argument(help="an .alpha file, or a bundle", metavar="FILE|BUNDLE")],
+    against: Annotated[str | None, typer.Option(help="peers on the same work: torch,jax")] = None,
+    threads: Annotated[str, typer.Option(help="numbers of threads, such as 2,1")] = "1",
+    targets: Annotated[
+        str | None, typer.Option(help="targets to compile for; the first is compared with peers")
+    ] = None,
+    settings: Set = [],  # noqa: B006
+    repeats: Annotated[int, typer.Option(min=1, help="rounds in which everybody has a turn")] = 7,
+    kernels: Annotated[bool, typer.Option("--kernels", help="time every kernel and region")] = False,
+    json_: Annotated[Path | None, typer.Option("--json", help="write what was measured", metavar="FILE")] = None,
+    plot: Annotated[Path | None, typer.Option(help="draw it", metavar="FILE.svg")] = None,
+) -> None:
+    """Time a system's training step, its start and its compilation, beside its peers and the machine's limits."""
+    from alphac.bench import command
+
+    options = command.Options(
+        source=source,
+        against=choices("--against", against, command.PEERS),
+        threads=counts("--threads", threads),
+        targets=choices("--targets", targets, command.TARGETS),
+        settings=overrides(settings),
+        repeats=repeats,
+        kernels=kernels,
+    )
+    command.run(options, out, err, json_, plot)
+
+
+def choices(option: str, text: str | None, known: Collection[str]) -> tuple[str, ...]:
+    """An option's list of words, each once. Raises typer.BadParameter for words that are not known."""
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(","))) if text is not None else ()
+    if unknown := [word for word in words if word not in known]:
+        raise typer.BadParameter(f"{option} takes some of {', '.join(known)}, not `{unknown[0]}`")
+    return words
+
+
+def counts(option: str, text: str) -> tuple[int, ...]:
+    """An option's list of numbers from 1 to 256, each once. Raises typer.BadParameter."""
+    words = [word.strip() for word in text.split(",")]
+    if wrong := [w for w in words if not (w.isascii() and w.isdigit() and len(w) < 4 and 1 <= int(w) <= 256)]:
+        raise typer.BadParameter(f"{option} takes numbers from 1 to 256, not `{wrong[0]}`")
+    return tuple(dict.fromkeys(int(word) for word in words))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -77,6 +77,11 @@ CODES: dict[str, str] = {
     # E4xx: outputs
     "E401": "the output exists already",
     "E402": "the output cannot be written",
+    # E5xx: measuring
+    "E501": "a peer cannot take part",
+    "E502": "a peer does other work",
+    "E503": "a measured process failed",
+    "E504": "this cannot be measured",
 }
 
 

@@ -6,7 +6,8 @@ that is not read from memory lies in scratch for the block's rows:
     side by side     row r, column j at r * columns + j
     across           row r, column j at j * 1024 + r: vectors of rows
 
-Contractions of a row with few columns, and reductions of a row, become SIMD loops over the block (simd_columns.py).
+Contractions of a row with few columns, and reductions of a row, become SIMD loops over the block (simd_rows.py,
+simd_columns.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from alphac.backends.evaluation import Array, Frame, Index, named, size
 from alphac.backends.indexing import Affine, number, symbol
 from alphac.backends.printer import Handle
 from alphac.backends.reduction import each_leaf, kind_of, leaf_size
-from alphac.backends.simd_columns import chain_shapes, dot_columns
+from alphac.backends.simd_rows import chain_shapes, dot_columns
 from alphac.backends.tiling import LEAF, vector_width
 from alphac.ir.core import Op, Value
 from alphac.ir.ops.contract import contracted_axes

@@ -1,29 +1,31 @@
 """Contractions in the canonical order (design §3): leaves of 256 terms, each one ascending chain of fma from +0.
 
-The axes of the result fall into batch (in both operands), rows and columns; a vector holds columns. A thread takes row
-tiles of blocks of columns one after another:
+The axes of the result fall into batch (in both operands), rows and columns; a vector holds columns. A thread takes
+blocks of rows, and of these one register tile's columns after the other:
 
-    pack                         what cannot be read in place (packing.py)
-    for every tile               multiply(…): a leaf's chain in registers, merged with earlier leaves, into `tile`
-    epilogue                     the stored values from `tile`, by rows
+    pack                         what cannot be read in place (packing.py): a block's rows, a panel of columns
+    for every tile of rows       multiply(…): a leaf's chain in registers, merged with earlier leaves, into `tile`
+        epilogue                 the stored values from `tile`
 
 Partial sums of leaves, and of shards under a `combine`, are slots of `tile`: a stack, merged in registers as the tree
-says.
+says. If there are more terms than are packed at once, `tile` holds a block's, and the epilogue follows the last terms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 
+from alphac.backends.chains import Chains
 from alphac.backends.convolution import windows_in_memory
-from alphac.backends.evaluation import Frame, Index, named, owned, physical, size
+from alphac.backends.evaluation import Frame, Index, named, physical, size
 from alphac.backends.indexing import Affine, number, symbol
-from alphac.backends.packing import Block, Packing, Part, Side
+from alphac.backends.packing import Packing, Part, Side
 from alphac.backends.printer import Handle
-from alphac.backends.reduction import Columns, Nodes, Terms, combine_partials, store_partials
+from alphac.backends.reduction import Columns, Nodes, combine_partials, store_partials
 from alphac.backends.stream import emit_rows, suits_rows
-from alphac.backends.tiling import LEAF, tiling
+from alphac.backends.tiling import LEAF, register_tile, tiling
 from alphac.ir.core import Op
 from alphac.ir.ops.contract import contracted_axes
 from alphac.ir.typesys import BF16, F32, SHARD, Dim
@@ -34,7 +36,7 @@ MANY = 1 << 31
 
 def emit_contract(frame: Frame, op: Op, combine: Op | None) -> None:
     """The kernel of a contraction, alone or under a combine."""
-    chains = _Chains(frame, op, combine is not None)
+    chains = Chains(frame, op, combine is not None)
     windows = windows_in_memory(frame, op, combine)
     if windows is not None:
         windows.emit()
@@ -48,43 +50,40 @@ def emit_contract(frame: Frame, op: Op, combine: Op | None) -> None:
         combine_partials(frame, combine, Columns(chains))
 
 
-class _Chains(Terms):
-    """The terms of a contraction whose result's innermost axes are in both operands (a depthwise convolution): no
-    element of an operand serves several results of a vector, so each result has a chain of its own."""
+@dataclass(frozen=True)
+class _Block:
+    """Part of the result: rows from flat index `row` on, of which register tiles [start, stop) are to be made; columns
+    from `column` on."""
 
-    leaf = LEAF
-    lanes = 1
-
-    def __init__(self, frame: Frame, op: Op, combined: bool) -> None:
-        super().__init__(frame, op, combined, contracted_axes(op))
-        first, second = op.operands
-        shared = [first.type.has(d.name) and second.type.has(d.name) and not owned(d) for d in self.axes]
-        cut = next((i + 1 for i in reversed(range(len(shared))) if not shared[i]), 0)
-        self.inner = self.axes[cut:]
-        free = [d for d, s in zip(self.axes, shared, strict=True) if not s and d.name != SHARD]
-        most = max(size([d for d in free if v.type.has(d.name)]) for v in (first, second))
-        # Otherwise a vector of columns is fuller.
-        self.suit = size(self.inner) > 1 and min(size(free) // most, size(free)) < min(8, size(self.inner))
-
-    def identity(self) -> Handle:
-        return self.frame.k.const(0, self.accumulator)
-
-    def add(self, sum_: Handle, kept: Index, reduced: Index, shard: Affine | None) -> Handle:
-        k = self.frame.k
-        x, y = (self.element(v, kept, reduced, shard) for v in self.op.operands)
-        return k.fma(x, y, sum_) if self.accumulator.is_float else k.add(k.mul(x, y), sum_)
-
-    def combine(self, x: Handle, y: Handle) -> Handle:
-        return self.frame.k.add(x, y)
+    batch: Index
+    row: Affine
+    start: Affine
+    stop: Affine
+    column: Affine
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """What is packed: terms from `first` on, counted within a shard, or all terms of `count` shards from `shard` on."""
+    """Terms multiplied together: from `first` on, counted within a shard, or all of `count` shards from `shard` on."""
 
     first: Affine
     shard: Affine
     count: Affine
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """Elements of the result whose sums are complete at the same time."""
+
+    batch: Index
+    row: Affine
+    rows: Affine
+    column: Affine
+    columns: Affine
+
+
+Finish = Callable[[_Unit], None]
+Body = Callable[[Index, Affine], None]
 
 
 class _Contraction:
@@ -104,12 +103,22 @@ class _Contraction:
         first, second = op.operands
         self.batch = [d for d in axes if first.type.has(d.name) == second.type.has(d.name)]
         self.rows, self.columns = self._sides(axes)
+        terms = self.terms * self.shards if self.merged else self.terms
+        rows, columns, element = size(self.rows.axes), size(self.columns.axes), self.dtype.bytes
+        self.tile = register_tile(rows, columns, _multiple(self.rows.count), element, frame.target)
+        self.packing = Packing(frame, self.dtype, self.rows, self.columns, summed, terms, self.tile, self.batch)
         # Shards may lie unaligned in their tree: at most twice as deep a stack.
         most = self.leaves * self.shards**2 if self.merged else self.leaves
-        shape = (size(self.rows.axes), size(self.columns.axes), self.terms)
-        self.plan = tiling(*shape, most.bit_length() + (most > 1), self.dtype.bytes, frame.target)
-        self.tile = frame.array("tile", self.dtype, self.plan.slots * self.plan.slot)
-        self.packing = Packing(frame, self.dtype, self.rows, self.columns, summed, self.plan)
+        packed = (self.packing.rows_packed, self.packing.columns_packed)
+        self.plan = tiling(rows, terms, most.bit_length() + (most > 1), element, self.tile, packed)
+        # All rows of a block are packed for all its columns.
+        self.kept = (
+            self.packing.rows_packed
+            and self.plan.whole
+            and columns > self.tile.columns
+            and (self.merged or combine is None)
+        )
+        self.sums = frame.array("tile", self.dtype, self.plan.slots * self.plan.slot)
 
     def _sides(self, axes: list[Dim]) -> tuple[Side, Side]:
         """Rows and columns. The result's innermost axis belongs to the columns unless these would be very few."""
@@ -128,34 +137,69 @@ class _Contraction:
 
     # ------------------------------------------------------------------ the loop over blocks
     def emit(self) -> None:
-        frame, source, plan = self.frame, self.source, self.plan
-        low, high = frame.owned_range(self.batch)
-        tiles = self._variable((self.rows.count + (plan.tile_rows - 1)) // plan.tile_rows)
-        blocks = self._variable((self.columns.count + (plan.columns - 1)) // plan.columns)
-        factors = [source.index(f) for f in (tiles, blocks, high - low) if f != number(1)]
-        total = " * ".join(f if f.isalnum() else f"({f})" for f in factors) or "1"
-        if size(self.batch) * size(self.rows.axes) * size(self.columns.axes) * self.terms <= ALONE:
-            source.line("lo = 0")
-            source.line(f"hi = {total} if thread == 0 else 0")
-        else:
-            source.line(f"lo = div({total} * thread, threads)")
-            source.line(f"hi = div({total} * (thread + 1), threads)")
+        """Register tiles, the rows of a block innermost; outermost the batch; each thread a range of them."""
+        source, plan = self.source, self.plan
+        low, high = self.frame.owned_range(self.batch)
+        tiles = self._variable((self.rows.count + (self.tile.rows - 1)) // self.tile.rows)
+        groups = self._variable((self.columns.count + (plan.width - 1)) // plan.width)
+        each = self._product(tiles, groups)
+        self._share(self._product(each, self._variable(high - low)))
         at = source.name("n")
         source.line(f"{at} = lo")
-        # Packed columns serve the next block of rows too, if all terms are packed at once.
-        keep = self.combine is None and self.terms <= plan.terms and size(self.rows.axes) > plan.rows
-        if keep:
+        if self.kept:
             source.line("packed = -1")
         with source.block(f"while {at} < hi:"):
-            group, tile = self._divide(at, tiles)
-            batch, block = self._divide(group, blocks)
+            batch, rest = ("0", at) if high - low == number(1) else self._divide(at, each)
+            first, height, rest = self._rows_of_block(rest, tiles, groups)
+            group, tile = self._divide(rest, height)
             count = source.name("n")
-            most = plan.rows // plan.tile_rows
-            source.line(f"{count} = minimum(minimum({source.index(tiles)} - {tile}, hi - {at}), {most})")
+            source.line(f"{count} = minimum({source.index(height)} - {tile}, hi - {at})")
             index = named(self.batch, low + self._symbol(batch, size(self.batch)))
-            made = self._block(index, self._symbol(block, MANY), self._symbol(tile, MANY), count)
-            self._compute(made, group if keep else None)
+            start, turns = self._symbol(tile, MANY), symbol(count, source.level, 0, plan.rows // self.tile.rows)
+            column = self.columns.low + self._symbol(group, MANY) * plan.width
+            block = _Block(index, self.rows.low + first * self.tile.rows, start, start + turns, column)
+            if self.kept:
+                self._keep_rows(block, f"{at} - {rest}" if rest != at else "0", f"hi - {at}", height)
+            self._compute(block)
             source.line(f"{at} += {count}")
+
+    def _share(self, total: Affine) -> None:
+        """[lo, hi): what this thread does of `total`."""
+        source, text = self.source, self.source.index(total)
+        if size(self.batch) * size(self.rows.axes) * size(self.columns.axes) * self.terms <= ALONE:
+            source.line("lo = 0")
+            source.line(f"hi = {text} if thread == 0 else 0")
+        else:
+            text = text if text.isalnum() else f"({text})"
+            source.line(f"lo = div({text} * thread, threads)")
+            source.line(f"hi = div({text} * (thread + 1), threads)")
+
+    def _rows_of_block(self, rest: str, tiles: Affine, groups: Affine) -> tuple[Affine, Affine, str]:
+        """First tile and number of tiles of the block of rows that has number `rest` of a product's tiles, and its
+        number within the block."""
+        most = self.plan.rows // self.tile.rows
+        if self.plan.rows >= size(self.rows.axes):
+            return number(0), tiles, rest
+        block, rest = self._divide(rest, groups * most)
+        first = self._symbol(block, MANY) * most
+        return first, self.frame.least(tiles - first, most), rest
+
+    def _keep_rows(self, block: _Block, key: str, left: str, height: Affine) -> None:
+        """Pack a block's rows for all its columns, if this was not done: those that this thread needs."""
+        source = self.source
+        start, stop = source.name("n"), source.name("n")
+        tile, end, tiles = (source.index(i) for i in (block.start, block.stop, height))
+        with source.block(f"if {key} != packed:"):
+            source.line(f"packed = {key}")
+            source.line(f"{start} = {tile}")
+            source.line(f"{stop} = {end}")
+            with source.block(f"if {left} > {tiles} - {tile}:"):
+                source.line(f"{start} = 0")
+                source.line(f"{stop} = {tiles}")
+            made = symbol(start, source.level, 0, MANY), symbol(stop, source.level, 0, MANY)
+            first = self.frame.first if self.merged else block.batch.get(SHARD, number(0))
+            terms = self._variable(self.frame.shards * self.terms) if self.merged else number(self.terms)
+            self.packing.pack_rows(block.batch, block.row, made, first * self.terms, terms, self.plan)
 
     def _variable(self, form: Affine) -> Affine:
         if form.is_constant:
@@ -163,6 +207,13 @@ class _Contraction:
         text = self.source.index(form)
         name = text if text.isidentifier() else self.source.define(text, self.source.level, "n")
         return symbol(name, self.source.level, 0, MANY)
+
+    def _product(self, x: Affine, y: Affine) -> Affine:
+        """The product of two variables."""
+        if x.is_constant or y.is_constant:
+            return self._variable(x * y.constant if y.is_constant else y * x.constant)
+        text = f"{self.source.index(x)} * {self.source.index(y)}"
+        return symbol(self.source.define(text, self.source.level, "n"), self.source.level, 0, MANY)
 
     def _symbol(self, text: str, bound: int) -> Affine:
         return number(int(text)) if text.isdigit() else symbol(text, self.source.level, 0, max(0, bound - 1))
@@ -174,79 +225,104 @@ class _Contraction:
             return text, "0"
         quotient, rest, divisor = source.name("n"), source.name("n"), source.index(by)
         source.line(f"{quotient} = div({text}, {divisor})")
-        source.line(f"{rest} = {text} - {quotient} * {divisor}")
+        source.line(f"{rest} = {text} - {quotient} * {divisor if divisor.isalnum() else f'({divisor})'}")
         return quotient, rest
 
-    def _block(self, batch: Index, block: Affine, tile: Affine, tiles: str) -> Block:
-        plan, source = self.plan, self.source
-        row, column = self.rows.low + tile * plan.tile_rows, self.columns.low + block * plan.columns
-        rows = source.name("n")
-        source.line(f"{rows} = minimum({plan.tile_rows} * {tiles}, {source.index(self.rows.high - row)})")
-        columns = number(size(self.columns.axes))
-        if columns.constant > plan.columns or not self.columns.count.is_constant:
-            name = source.name("n")
-            source.line(f"{name} = minimum({plan.columns}, {source.index(self.columns.high - column)})")
-            columns = symbol(name, source.level, 0, plan.columns)
-        return Block(batch, row, symbol(rows, source.level, 0, plan.rows), column, columns)
-
     # ------------------------------------------------------------------ one block
-    def _compute(self, block: Block, group: str | None) -> None:
-        frame, source = self.frame, self.source
+    def _compute(self, block: _Block) -> None:
         if self.combine is None:
-            self._shard(block, block.batch.get(SHARD, number(0)), group)
-            self._elements(block, self._finish)
+            self._shard(block, block.batch.get(SHARD, number(0)), lambda unit: self._elements(unit, self._store))
             return
-        nodes = Nodes(frame, self.combine)
-        source.line("top = 0")
+        nodes = Nodes(self.frame, self.combine)
         if self.merged:
-            self._shards(block)
-            full = source.name("n")
-            source.line(f"{full} = top")
-            with frame.loop("s", number(0), symbol(full, source.level, 0, MANY), MANY) as slot:
-                self._elements(block, lambda index, at: self._put_node(nodes, slot, index, at))
-            return
+            self._shards(block, lambda unit: self._put_nodes(nodes, unit))
+        else:
+            self._shard_by_shard(block, nodes)
+
+    def _shard_by_shard(self, block: _Block, nodes: Nodes) -> None:
+        """Push every shard's sums onto the nodes in memory, and merge there."""
+        frame, source = self.frame, self.source
+        nodes.clear()
         with frame.loop("s", frame.first, frame.first + frame.shards, self.shards) as shard:
-            self._shard(block, shard, None)
             push = nodes.top_place()
-            self._elements(block, lambda index, at: nodes.store(push, index, self._sum(at)))
+
+            def put(index: Index, at: Affine) -> None:
+                nodes.store(push, index, self._sum(at))
+
+            self._shard(block, shard, lambda unit: self._elements(unit, put))
             with source.block(f"for _ in range(merge[{source.index(shard - frame.first)}]):"):
                 place = nodes.pop()
-                self._elements(block, lambda index, _: nodes.merge(place, index))
+                self._elements(self._whole_unit(block), lambda index, _: nodes.merge(place, index))
             nodes.grow()
 
     def _sum(self, at: Affine) -> Handle:
-        """An element of the topmost slot, in the result's dtype."""
-        return self.frame.k.cast(self.frame.scratch_element(self.tile, at), self.op.result.type.dtype)
+        """A complete sum, in the result's dtype."""
+        return self.frame.k.cast(self.frame.scratch_element(self.sums, at), self.op.result.type.dtype)
 
-    def _put_node(self, nodes: Nodes, slot: Affine, index: Index, at: Affine) -> None:
-        nodes.store(slot * nodes.slot, index, self._sum(slot * self.plan.slot + at))
-
-    def _finish(self, index: Index, at: Affine) -> None:
+    def _store(self, index: Index, at: Affine) -> None:
         result = self._sum(at)
         self.frame.results[self.op.result] = lambda _: result
         self.frame.store_all(index)
 
-    def _elements(self, block: Block, body: Callable[[Index, Affine], None]) -> None:
-        """Run `body(index, place in a slot)` for all elements of a block."""
-        over, width = self.frame.over, self.plan.columns
+    def _put_nodes(self, nodes: Nodes, unit: _Unit) -> None:
+        """The sums of the subtrees that are left, in slots below `top`."""
+        full = self.source.name("n")
+        self.source.line(f"{full} = top")
+        with self.frame.loop("s", number(0), symbol(full, self.source.level, 0, MANY), MANY) as slot:
+
+            def put(index: Index, at: Affine) -> None:
+                nodes.store(slot * nodes.slot, index, self._sum(slot * self.plan.slot + at))
+
+            self._elements(unit, put)
+
+    def _elements(self, unit: _Unit, body: Body) -> None:
+        """Run `body(index, place in a slot)` for all elements of a unit."""
+        over, width = self.frame.over, self.plan.width
 
         def row(rows: Index, r: Affine) -> None:
             def element(columns: Index, c: Affine) -> None:
-                body({**block.batch, **rows, **columns}, (r - block.row) * width + (c - block.column))
+                body({**unit.batch, **rows, **columns}, (r - unit.row) * width + (c - unit.column))
 
-            over(self.columns.axes, block.column, block.columns, element)
+            over(self.columns.axes, unit.column, unit.columns, element)
 
         self.source.line("# what is stored")
-        over(self.rows.axes, block.row, block.rows, row, run=size(self.rows.axes))
+        over(self.rows.axes, unit.row, unit.rows, row, run=size(self.rows.axes))
 
-    # ------------------------------------------------------------------ shards and leaves
-    def _shard(self, block: Block, shard: Affine, group: str | None) -> None:
-        """All terms of one shard; their sum is in slot 0."""
-        self._chunks(block, shard if self.grain is not None else number(0), number(1), group)
+    def _whole_unit(self, block: _Block) -> _Unit:
+        row = block.row + block.start * self.tile.rows
+        rows = (block.stop - block.start) * self.tile.rows
+        return self._unit(block, row, rows, block.column, number(self.plan.width))
 
-    def _shards(self, block: Block) -> None:
+    def _unit(self, block: _Block, row: Affine, rows: Affine, column: Affine, columns: Affine) -> _Unit:
+        """Rows and columns that exist of so many."""
+        left = [
+            count if side.count % of == number(0) else self._at_most(side.high - start, count)
+            for side, of, start, count in (
+                (self.rows, self.tile.rows, row, rows),
+                (self.columns, self.plan.width, column, columns),
+            )
+        ]
+        return _Unit(block.batch, row, left[0], column, left[1])
+
+    def _at_most(self, left: Affine, count: Affine) -> Affine:
+        k = self.frame.k
+        return k.affine(k.minimum(k.from_affine(left), k.from_affine(count)))
+
+    # ------------------------------------------------------------------ shards and chunks
+    def _shard(self, block: _Block, shard: Affine, finish: Finish) -> None:
+        """All terms of one shard."""
+        self._chunks(block, shard if self.grain is not None else number(0), number(1), finish)
+        if not self.plan.whole:
+            finish(self._whole_unit(block))
+
+    def _shards(self, block: _Block, finish: Finish) -> None:
         """All owned shards; the slots below `top` are the subtrees that are left."""
-        frame, source, together = self.frame, self.source, max(1, self.plan.terms // self.terms)
+        frame, source = self.frame, self.source
+        if self.plan.whole:
+            self._chunks(block, frame.first, frame.shards, finish)
+            return
+        source.line("top = 0")
+        together = max(1, self.plan.terms // self.terms)
         last = source.index(frame.first + frame.shards)
         name = source.name("s")
         with source.block(f"for {name} in range({source.index(frame.first)}, {last}, {together}):"):
@@ -256,68 +332,86 @@ class _Contraction:
                 shards = source.name("n")
                 source.line(f"{shards} = minimum({together}, {last} - {name})")
                 count = symbol(shards, source.level, 0, together)
-            self._chunks(block, first, count, None)
+            self._chunks(block, first, count, finish)
             with frame.loop("s", first, first + count, self.shards) as shard:
                 source.line(f"top += 1 - merge[{source.index(shard - frame.first)}]")
+        finish(self._whole_unit(block))
 
-    def _chunks(self, block: Block, shard: Affine, shards: Affine, group: str | None) -> None:
-        """Some whole shards: pack and multiply as many terms at a time as scratch holds."""
-        frame, plan, start = self.frame, self.plan, shard * self.terms
-        if self.terms <= plan.terms:
+    def _chunks(self, block: _Block, shard: Affine, shards: Affine, finish: Finish) -> None:
+        """Some whole shards, as many terms at a time as are packed; `finish` what is whole."""
+        plan = self.plan
+        if plan.whole or self.terms <= plan.terms:
             terms = self._variable(shards * self.terms)
-            parts = self.packing.parts(block, start, terms, group)
-            self._tiles(block, parts, _Chunk(number(0), shard, shards))
+            self._chunk(block, _Chunk(number(0), shard, shards), terms, finish)
             return
-        with frame.loop("k", number(0), number(-(-self.terms // plan.terms)), self.terms) as chunk:
+        with self.frame.loop("k", number(0), number(-(-self.terms // plan.terms)), self.terms) as chunk:
             first = chunk * plan.terms
-            terms = frame.least(number(self.terms) - first, plan.terms)
-            parts = self.packing.parts(block, start + first, terms, None)
-            self._tiles(block, parts, _Chunk(first, shard, shards))
+            terms = self.frame.least(number(self.terms) - first, plan.terms)
+            self._chunk(block, _Chunk(first, shard, shards), terms, finish)
 
-    def _tiles(self, block: Block, parts: tuple[Part, Part], chunk: _Chunk) -> None:
-        """Multiply every tile of a block."""
-        frame, source, plan = self.frame, self.source, self.plan
-        panels = (block.columns + (plan.tile_columns - 1)) // plan.tile_columns
-        tiles = (block.rows + (plan.tile_rows - 1)) // plan.tile_rows
-        source.line("# tile by tile, leaf by leaf")
-        most = plan.columns // plan.tile_columns, plan.rows // plan.tile_rows
-        with frame.loop("p", number(0), panels, most[0]) as panel, frame.loop("m", number(0), tiles, most[1]) as tile:
-            calls = _Calls(self, block, parts, chunk, tile, panel)
-            if not self.merged:
-                calls.leaves(number(0), number(0), None)
-                return
-            depth = source.name("d")
-            source.line(f"{depth} = top")
-            with frame.loop("s", chunk.shard, chunk.shard + chunk.count, self.shards) as shard:
-                here, merges = source.name("n"), source.name("n")
-                source.line(f"{here} = {depth}")
-                source.line(f"{merges} = merge[{source.index(shard - frame.first)}]")
-                skip = (shard - chunk.shard) * self.terms
-                calls.leaves(skip, symbol(here, source.level, 0, MANY), merges)
-                source.line(f"{depth} += 1 - {merges}")
+    def _chunk(self, block: _Block, chunk: _Chunk, terms: Affine, finish: Finish) -> None:
+        """Pack, and multiply tile by tile."""
+        frame, plan, packing = self.frame, self.plan, self.packing
+        start = chunk.shard * self.terms + chunk.first
+        if packing.rows_packed and not self.kept:
+            packing.pack_rows(block.batch, block.row, (block.start, block.stop), start, terms, plan)
+        panels = number(1)
+        if plan.panels > 1:
+            panels = frame.least(
+                (self.columns.high - block.column + (self.tile.columns - 1)) // self.tile.columns, plan.panels
+            )
+        with frame.loop("p", number(0), panels, plan.panels) as panel:
+            column = block.column + panel * self.tile.columns
+            if packing.columns_packed:
+                packing.pack_columns(block.batch, column, start, terms, plan)
+            with frame.loop("m", block.start, block.stop, MANY) as m:
+                row = block.row + m * self.tile.rows
+                unit = self._unit(block, row, number(self.tile.rows), column, number(self.tile.columns))
+                place = number(0)
+                if not plan.whole:
+                    place = (m - block.start) * (self.tile.rows * plan.width) + panel * self.tile.columns
+                rows = packing.rows_part(block.batch, block.row, start, plan)
+                columns = packing.columns_part(block.batch, column, start, plan)
+                _Calls(self, unit, (rows, columns), chunk, m, place).emit()
+                if plan.whole:
+                    finish(unit)
 
 
 @dataclass(frozen=True)
 class _Calls:
-    """The calls of `multiply` for one tile."""
+    """The calls of `multiply` for one tile, number `tile` of its block, whose sums begin at `place` of every slot."""
 
     contraction: _Contraction
-    block: Block
+    unit: _Unit
     parts: tuple[Part, Part]
     chunk: _Chunk
     tile: Affine
-    panel: Affine
+    place: Affine
 
-    def leaves(self, skip: Affine, base: Affine, merges: str | None) -> None:
+    def emit(self) -> None:
+        c, frame, source, chunk = self.contraction, self.contraction.frame, self.contraction.source, self.chunk
+        if not c.merged:
+            self._leaves(number(0), number(0), None)
+            return
+        depth = "top" if c.plan.whole else source.name("d")
+        source.line(f"{depth} = {'0' if c.plan.whole else 'top'}")
+        with frame.loop("s", chunk.shard, chunk.shard + chunk.count, c.shards) as shard:
+            here, merges = source.name("n"), source.name("n")
+            source.line(f"{here} = {depth}")
+            source.line(f"{merges} = merge[{source.index(shard - frame.first)}]")
+            skip = (shard - chunk.shard) * c.terms
+            self._leaves(skip, symbol(here, source.level, 0, MANY), merges)
+            source.line(f"{depth} += 1 - {merges}")
+
+    def _leaves(self, skip: Affine, base: Affine, merges: str | None) -> None:
         """The leaves of one shard that are in the chunk. `skip`: packed terms of earlier shards; `base`: slots in use;
         `merges`: how often the shard's sum is merged with earlier shards'."""
         c, frame, source = self.contraction, self.contraction.frame, self.contraction.source
-        plan = c.plan
         if c.leaves == 1:
             self._multiply(skip, number(c.terms), base, merges or "0")
             return
         start = self.chunk.first // LEAF
-        stop = frame.least(start + min(plan.terms // LEAF, c.leaves), c.leaves)
+        stop = number(c.leaves) if c.plan.whole else frame.least(start + min(c.plan.terms // LEAF, c.leaves), c.leaves)
         with frame.loop("l", start, stop, c.leaves) as leaf:
             text = source.index(leaf)
             depth = symbol(source.define(f"popcount({text})", source.level, "n"), source.level, 0, 64)
@@ -329,15 +423,40 @@ class _Calls:
 
     def _multiply(self, k: Affine, terms: Affine, slot: Affine, merges: str) -> None:
         c, source = self.contraction, self.contraction.source
-        plan, tile, (a, b) = c.plan, c.tile.name, self.parts
-        form, stride = ("rows", a.across) if a.along == 1 else ("columns", a.along)
-        row = self.tile * plan.tile_rows
-        rows = source.index(a.start + row * a.across + k * a.along)
-        columns = source.index(b.start + self.panel * b.panel + k * b.along)
-        place = source.index(row * plan.columns + self.panel * plan.tile_columns + slot * plan.slot)
-        source.line(
-            f"multiply_{form}_{plan.tile_rows}x{plan.vectors}({tile}, {source.index(terms)},"
-            f" address({a.name}, {rows}), {stride}, {source.index(self.block.rows - row)},"
-            f" address({b.name}, {columns}), {b.along},"
-            f" address({tile}, {place}), {plan.columns}, {plan.slot}, {merges})"
+        plan, (a, b) = c.plan, self.parts
+        rows = source.index(a.start + self.tile * a.tile + k * a.along)
+        columns = source.index(b.start + k * b.along)
+        place = source.index(self.place + slot * plan.slot)
+        count = source.index(self.unit.columns)
+        call = (
+            f"({c.sums.name}, {source.index(terms)}, address({a.name}, {rows}), {a.across}, {a.along},"
+            f" address({b.name}, {columns}), {b.along}, address({c.sums.name}, {place}), {plan.width}, {plan.slot},"
+            f" {merges}, {count})"
         )
+        heights = _forms(c.rows, c.tile.rows, source.index(self.unit.rows))
+        for row_condition, height in heights:
+            for column_condition, size_ in _forms(c.columns, c.tile.columns, count):
+                vectors = -(-size_ // c.tile.lanes)
+                masked = size_ % c.tile.lanes and not c.packing.columns_packed
+                conditions = [x for x in (row_condition, column_condition) if x]
+                indent = ""
+                if conditions:
+                    source.line(f"if {' & '.join(conditions)}:")
+                    indent = "    "
+                source.line(f"{indent}multiply_{height}x{vectors}{'m' if masked else ''}{call}")
+
+
+def _forms(side: Side, most: int, count: str) -> list[tuple[str, int]]:
+    """Of how many rows or columns register tiles are, and the condition under which they are of so many: the last may
+    have a form of its own if it is known how many are left."""
+    total = size(side.axes)
+    if not side.count.is_constant or total % most == 0:
+        return [("", most)]
+    if total < most:
+        return [("", total)]
+    return [(f"({count} == {most})", most), (f"({count} < {most})", total % most)]
+
+
+def _multiple(count: Affine) -> int:
+    """What a number of rows is known to be a multiple of."""
+    return count.constant if count.is_constant else gcd(count.constant, *(c for _, c in count.terms))

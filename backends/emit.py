@@ -7,7 +7,7 @@ imported here, so they are dicts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from alphac.ir.schedule_text import inlined_ops
 from alphac.ir.typesys import DType
 
 Record = dict[str, Any]
+SegmentMaker = Callable[[str, Program, Mapping[Kernel, str], Sequence[Value]], Segment]
 PARTIAL = {"div", "floordiv", "mod", "pow", "sqrt", "rsqrt", "log", "log1p", "exp", "expm1"}
 
 
@@ -44,8 +45,8 @@ class Code:
         return packed(self.target.name, self.launches, code) if self.target.is_gpu else code
 
 
-def lower_programs(programs: Iterable[Program], target: Target) -> Code:
-    """Lower every kernel and write every segment of some programs."""
+def lower_programs(programs: Iterable[Program], target: Target, segment: SegmentMaker = Segment) -> Code:
+    """Lower every kernel and write every segment of some programs; `segment` makes the writer of one."""
     code = Code(target, {}, {}, "", 0)
     texts: list[str] = []
     for program in programs:
@@ -61,7 +62,7 @@ def lower_programs(programs: Iterable[Program], target: Target) -> Code:
             if target.is_gpu:
                 code.launches[name] = actions(steps, symbols, code.sources, emitted.number)
             else:
-                texts.append(Segment(name, program.buffers, symbols, outer).text(steps))
+                texts.append(segment(name, program, symbols, outer).text(steps))
     if not target.is_gpu:
         texts += [declaration(s.name, len(s.parameters), s.loops + s.integers) for s in code.sources.values()]
         code.segments = "\n".join([support(target), *texts])

@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from alphac.backends.indexing import Affine, number, symbol, unflatten
+from alphac.backends.loops import NAME
 from alphac.backends.printer import Handle, Printer, Source
-from alphac.backends.simd import vector_loops
 from alphac.backends.target import Target
 from alphac.backends.vector import SCALARS
 from alphac.ir.core import Op, Value
@@ -66,7 +66,8 @@ def owned(dim: Dim) -> bool:
 
 
 class Frame:
-    """One kernel in the making. `functions`: what its source may call beside `SCALARS`."""
+    """One kernel in the making. `functions`: what its source may call beside `SCALARS` and the
+    vector loops."""
 
     widest = 1 << 31  # elements that one task may work on together
     variables = VARIABLES  # of the source, which no buffer's name may be
@@ -80,7 +81,7 @@ class Frame:
         self.results: dict[Value, Callable[[Index], Handle]] = {}
         self.loads: list[tuple[Value, Affine]] = []
         self.names: dict[int, str] = {}
-        self.functions = vector_loops(target.lanes, target.registers) if functions is None else functions
+        self.functions = {} if functions is None else functions
         self.intrinsics: dict[str, object] = {}  # made for this kernel, by the names its source uses
         self.reserved = RESERVED | {*self.variables, *self.functions}
         taken = set(self.reserved)
@@ -389,7 +390,7 @@ def _identifier(name: str, taken: set[str]) -> str:
     """A readable Python name, added to `taken`, that no variable of the source has: those are one letter and a
     number."""
     base = re.sub(r"\W+", "_", name).strip("_") or "buffer"
-    if base[0].isdigit() or keyword.iskeyword(base) or re.fullmatch(r"[a-z]\d+", base):
+    if base[0].isdigit() or keyword.iskeyword(base) or re.fullmatch(r"[a-z]\d+", base) or NAME.fullmatch(base):
         base = f"{base}_"
     while base in taken:
         base += "_"

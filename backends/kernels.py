@@ -20,6 +20,7 @@ import numpy as np
 
 from alphac.backends import contraction, maps, reduction, special, stream
 from alphac.backends.evaluation import PARAMETERS, Frame
+from alphac.backends.loops import vector_loops
 from alphac.backends.printer import register, stored
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.vector import SCALARS
@@ -97,13 +98,12 @@ def _finish(frame: Frame) -> KernelSource:
         parameters=tuple(b.type.dtype for b in frame.buffers),
         loops=len(frame.loops),
         scratch=offset,
-        namespace={**SCALARS, **TYPES, **frame.functions, **frame.intrinsics},
+        namespace={**SCALARS, **TYPES, **vector_loops(body, frame.target.lanes), **frame.functions, **frame.intrinsics},
     )
 
 
 def _digest(frame: Frame, parameters: list[str], text: str) -> str:
-    width = (frame.target.lanes, frame.target.registers)
-    return hashlib.sha256(f"{width} {parameters}\n{plain(frame, text)}".encode()).hexdigest()[:20]
+    return hashlib.sha256(f"{frame.target.lanes} {parameters}\n{plain(frame, text)}".encode()).hexdigest()[:20]
 
 
 def plain(frame: Frame, text: str) -> str:

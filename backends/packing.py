@@ -1,10 +1,11 @@
-"""The operands of a contraction's block: read where they lie if a register tile can be, else packed into scratch.
+"""The operands of a contraction: read where they lie if a register tile can be, else packed into scratch.
 
-    rows       a tile reads one element of each of its rows per term: side by side along the terms, or along the rows
-    columns    a tile reads vectors of columns per term: panels of one tile's columns, term after term
+    rows       a tile reads one element of each of its rows per term. Packed: row after row, if they are computed along
+               the terms; else tile after tile, term after term
+    columns    a tile reads vectors of columns per term. Packed: one tile's columns, term after term
 
-Packing pulls elements like every other kernel, so that whatever is inlined (windows, masks, casts) just works. A plain
-operand whose columns lie along the terms is transposed in registers.
+Packing pulls elements like every other kernel, so that whatever is inlined (windows, masks, casts) just works. Of a
+plain operand, vectors are copied, or transposed in registers.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from alphac.backends.evaluation import Array, Frame, Index, named, size
-from alphac.backends.indexing import Affine, Symbol, number
-from alphac.backends.tiling import Tiling
+from alphac.backends.indexing import Affine, Symbol, number, symbol
+from alphac.backends.printer import Handle
+from alphac.backends.tiling import L1_SETS, L2_SETS, LEAF, LINE, Tile, Tiling, crowded
 from alphac.ir.core import Value
 from alphac.ir.schedule import View
 from alphac.ir.typesys import Dim, DType
@@ -37,26 +39,15 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Block:
-    """The part of the result being made: rows from `row`, columns from `column` on (flat indices over their axes)."""
-
-    batch: Index
-    row: Affine
-    rows: Affine
-    column: Affine
-    columns: Affine
-
-
-@dataclass(frozen=True)
 class Part:
-    """Where a block's elements of one operand are: `start` + `across` * (row or column) + `along` * term, counted
-    from the first that are packed; columns: `panel` elements from one tile's to the next tile's."""
+    """Where a block's elements of one operand are: row or column i and term k of tile t at `start` + `tile` * t +
+    `across` * i + `along` * k, terms counted from the first of the chunk."""
 
     name: str
     start: Affine
     across: int
     along: int
-    panel: int = 0
+    tile: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,48 +62,108 @@ class Place:
 
 
 class Packing:
-    """Both operands of a contraction. `summed`: the contracted axes, the grain's with all its shards."""
+    """Both operands of a contraction. `summed`: the contracted axes, the grain's with all its shards; `terms` of them
+    are summed in one kernel; `batch`: any index of the batch's axes."""
 
-    def __init__(self, frame: Frame, dtype: DType, rows: Side, columns: Side, summed: list[Dim], plan: Tiling) -> None:
-        self.frame, self.dtype = frame, dtype
+    def __init__(
+        self, frame: Frame, dtype: DType, rows: Side, columns: Side, summed: list[Dim], terms: int, tile: Tile,
+        batch: list[Dim],
+    ) -> None:  # fmt: skip
+        self.frame, self.dtype, self.tile = frame, dtype, tile
         self.rows, self.columns, self.summed = rows, columns, summed
-        self.plan = plan
         self.arrays: dict[str, Array] = {}
+        level = frame.source.level + 1
+        index = {d.name: symbol(f"b_{d.name}", level, 0, d.size - 1) for d in batch}
+        self.rows_packed = not self._rows_suit(self._place(rows, index), terms)
+        self.columns_packed = not self._columns_suit(self._place(columns, index), terms)
 
-    def parts(self, block: Block, first: Affine, terms: Affine, group: str | None) -> tuple[Part, Part]:
-        """Where the rows' and the columns' operands are, for `terms` terms from the flat summed index `first` on.
-        `group`: a variable that is the same while columns packed earlier serve again."""
-        rows = self._rows_in_place(block, first)
-        columns = self._columns_in_place(block, first)
-        if columns is None:
-            columns = self._packed_columns(block, first, terms, group)
-        if rows is None:
-            rows = self._packed_rows(block, first, terms)
-        return rows, columns
+    def _rows_suit(self, place: Place | None, terms: int) -> bool:
+        """Whether rows are read in place: contiguous along the terms, or along the rows. Packing pays if the cache
+        cannot hold what of them serves several tiles."""
+        if place is None or not self.exact or (place.along != 1 and place.across != 1):
+            return False
+        if -(-size(self.columns.axes) // self.tile.columns) < 3:
+            return True
+        if place.along == 1:
+            return not crowded(place.across * self.dtype.bytes, self.tile.rows, L1_SETS)
+        return not crowded(place.along * self.dtype.bytes, terms, L2_SETS)
+
+    def _columns_suit(self, place: Place | None, terms: int) -> bool:
+        """Whether columns are read in place: contiguous along the columns. Packing pays if they serve many rows."""
+        if place is None or place.across != 1 or place.along < 1:
+            return False
+        if not self.columns.count.is_constant and self.columns.count % self.tile.columns != number(0):
+            return False
+        if size(self.rows.axes) <= 4 * self.tile.rows:
+            return True
+        lines = min(terms, LEAF) * self.tile.columns * self.dtype.bytes // LINE
+        return not crowded(place.along * self.dtype.bytes, lines, L1_SETS)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the rows fill whole tiles, or the rest is known."""
+        return self.rows.count.is_constant or self.rows.count % self.tile.rows == number(0)
+
+    # ------------------------------------------------------------------ rows
+    def rows_part(self, batch: Index, row: Affine, first: Affine, plan: Tiling) -> Part:
+        """Where a block's rows are, from flat row index `row` and flat summed index `first` on."""
+        if not self.rows_packed:
+            return self._part(self.rows, batch, row, first, self.tile.rows)
+        if self._rows_along_terms(batch):
+            stride = plan.terms + LINE // self.dtype.bytes  # rows that begin in different sets of the cache
+            array = self._array("rows", plan.rows * stride)
+            return Part(array.name, number(0), stride, 1, stride * self.tile.rows)
+        array = self._array("rows", plan.rows * plan.terms)
+        return Part(array.name, number(0), 1, self.tile.rows, self.tile.rows * plan.terms)
+
+    def pack_rows(
+        self, batch: Index, row: Affine, tiles: tuple[Affine, Affine], first: Affine, terms: Affine, plan: Tiling
+    ) -> None:
+        """Pack a block's rows: tiles of the range `tiles`. `row`: the block's first."""
+        frame, side, height = self.frame, self.rows, self.tile.rows
+        part = self.rows_part(batch, row, first, plan)
+        array = self.arrays["rows"]
+        start, stop = tiles
+        frame.source.line("# the rows")
+        if part.along == 1:
+
+            def put(free: Index, summed: Index, r: Affine, k: Affine) -> None:
+                element = self._element(side, batch, free, summed)
+                frame.put(array, (r - row) * part.across + (k - first), element)
+
+            low = row + start * height
+            count = self._least((stop - start) * height, side.high - low)
+            self._fill(side, low, count, first, terms, True, put)
+            return
+        with frame.loop("m", start, stop, plan.rows // height) as m:
+            low = row + m * height
+            self._pack(array, m * part.tile, side, batch, low, height, first, terms)
+
+    def _rows_along_terms(self, batch: Index) -> bool:
+        return size(self.rows.axes) == 1 or self._along_terms(self.rows, batch)
+
+    # ------------------------------------------------------------------ columns
+    def columns_part(self, batch: Index, column: Affine, first: Affine, plan: Tiling) -> Part:
+        """Where a tile's columns are, from flat column index `column` and flat summed index `first` on."""
+        if not self.columns_packed:
+            return self._part(self.columns, batch, column, first, self.tile.columns)
+        array = self._array("panel", self.tile.columns * plan.terms)
+        return Part(array.name, number(0), 1, self.tile.columns)
+
+    def pack_columns(self, batch: Index, column: Affine, first: Affine, terms: Affine, plan: Tiling) -> None:
+        """Pack one tile's columns."""
+        self.frame.source.line("# the columns of one tile")
+        self.columns_part(batch, column, first, plan)
+        array = self.arrays["panel"]
+        self._pack(array, number(0), self.columns, batch, column, self.tile.columns, first, terms)
 
     # ------------------------------------------------------------------ in place
-    def _rows_in_place(self, block: Block, first: Affine) -> Part | None:
-        """Contiguous along the terms; or along the rows, if these fill whole tiles."""
-        place = self._place(self.rows, block.batch)
-        whole = self.rows.count % self.plan.tile_rows == number(0)
-        if place is None or not (place.along == 1 or (place.across == 1 and whole)):
-            return None
-        return self._part(place, block.row, first)
-
-    def _columns_in_place(self, block: Block, first: Affine) -> Part | None:
-        """Contiguous along the columns, which fill whole tiles. Packing pays if the terms are far apart and a panel
-        serves many rows."""
-        place, plan = self._place(self.columns, block.batch), self.plan
-        if place is None or place.across != 1 or place.along < 1 or self.columns.count % plan.tile_columns != number(0):
-            return None
-        if size(self.rows.axes) > 2 * plan.rows and place.along > 8 * plan.tile_columns:
-            return None
-        return self._part(place, block.column, first)
-
-    def _part(self, place: Place, start: Affine, first: Affine) -> Part:
+    def _part(self, side: Side, batch: Index, start: Affine, first: Affine, tile: int) -> Part:
+        place = self._place(side, batch)
+        assert place is not None
         at = place.start + start * place.across + first * place.along
         name = self.frame.names[id(place.view.buffer)]
-        return Part(name, at, place.across, place.along, self.plan.tile_columns * place.across)
+        return Part(name, at, place.across, place.along, tile * place.across)
 
     def _place(self, side: Side, batch: Index) -> Place | None:
         """The operand's own memory, if it is a plain load of the dtype that is summed, with one stride per side."""
@@ -135,77 +186,45 @@ class Packing:
         index = {**batch, **free, **summed}
         return {n: index[n] for n in side.operand.type.names}
 
+    def _element(self, side: Side, batch: Index, free: Index, summed: Index) -> Handle:
+        element = self.frame.value(side.operand, self._index(side, batch, free, summed))
+        return self.frame.k.cast(element, self.dtype)
+
     # ------------------------------------------------------------------ packed
     def _array(self, name: str, elements: int) -> Array:
         if name not in self.arrays:
             self.arrays[name] = self.frame.array(name, self.dtype, elements)
         return self.arrays[name]
 
-    def _packed_rows(self, block: Block, first: Affine, terms: Affine) -> Part:
-        plan, side = self.plan, self.rows
-        stride = plan.terms + 16  # rows that begin in different sets of the cache
-        array = self._array("rows", plan.rows * stride)
-        by_terms = self._along_terms(side, block.batch) or size(side.axes) == 1
-        across, along = (stride, 1) if by_terms else (1, plan.rows)
+    def _least(self, form: Affine, limit: Affine) -> Affine:
+        """The lesser of two counts."""
+        k = self.frame.k
+        return k.affine(k.minimum(k.from_affine(form), k.from_affine(limit)))
 
-        def put(free: Index, summed: Index, r: Affine, k: Affine) -> None:
-            element = self.frame.value(side.operand, self._index(side, block.batch, free, summed))
-            at = (r - block.row) * across + (k - first) * along
-            self.frame.put(array, at, self.frame.k.cast(element, self.dtype))
-
-        self.frame.source.line("# the rows")
-        self._fill(side, block.row, block.rows, first, terms, by_terms, put)
-        return Part(array.name, number(0), across, along)
-
-    def _packed_columns(self, block: Block, first: Affine, terms: Affine, group: str | None) -> Part:
-        frame, plan = self.frame, self.plan
-        width, panel = plan.tile_columns, plan.tile_columns * plan.terms
-        array = self._array("panel", plan.columns * plan.terms)
-        place = self._place(self.columns, block.batch)
-        by_terms = self._along_terms(self.columns, block.batch)
-
-        def pack() -> None:
-            frame.source.line("# the columns of one tile side by side")
-            with frame.loop("p", number(0), (block.columns + (width - 1)) // width, plan.columns // width) as p:
-                start = block.column + p * width
-                count = frame.least(block.column + block.columns - start, width)
-                if place is not None and place.along == 1:
-                    self._transpose(array, p * panel, self._part(place, start, first), count, terms)
-                else:
-                    self._fill_panel(array, p * panel, block, (start, count), (first, terms), by_terms)
-
-        if group is None:
-            pack()
-        else:
-            with frame.source.block(f"if {group} != packed:"):
-                frame.source.line(f"packed = {group}")
-                pack()
-        return Part(array.name, number(0), 1, width, panel)
-
-    def _transpose(self, array: Array, to: Affine, part: Part, count: Affine, terms: Affine) -> None:
-        index = self.frame.source.index
-        self.frame.source.line(
-            f"transpose_{self.plan.vectors}({array.name}, address({array.name}, {index(to)}),"
-            f" address({part.name}, {index(part.start)}), {part.across}, {index(count)}, {index(terms)})"
-        )
-
-    def _fill_panel(
-        self,
-        array: Array,
-        to: Affine,
-        block: Block,
-        columns: tuple[Affine, Affine],
-        terms: tuple[Affine, Affine],
-        by_terms: bool,
+    def _pack(
+        self, array: Array, to: Affine, side: Side, batch: Index, start: Affine, most: int, first: Affine, terms: Affine
     ) -> None:
-        side = self.columns
+        """Pack `most` rows or columns, fewer at the end, term after term."""
+        frame, index = self.frame, self.frame.source.index
+        count = frame.least(side.high - start, most)
+        place = self._place(side, batch)
+        if place is not None and 1 in (place.along, place.across) and (place.along != 1 or most % self.tile.lanes == 0):
+            at = place.start + start * place.across + first * place.along
+            function, stride = f"copy_{most}", place.along
+            if place.along == 1:
+                function, stride = f"transpose_{most // self.tile.lanes}", place.across
+            name = self.frame.names[id(place.view.buffer)]
+            frame.source.line(
+                f"{function}({array.name}, address({array.name}, {index(to)}), address({name}, {index(at)}),"
+                f" {stride}, {index(count)}, {index(terms)})"
+            )
+            return
 
-        def put(free: Index, summed: Index, c: Affine, k: Affine) -> None:
-            element = self.frame.value(side.operand, self._index(side, block.batch, free, summed))
-            at = to + (k - terms[0]) * self.plan.tile_columns + (c - columns[0])
-            self.frame.put(array, at, self.frame.k.cast(element, self.dtype))
+        def put(free: Index, summed: Index, x: Affine, k: Affine) -> None:
+            element = self._element(side, batch, free, summed)
+            frame.put(array, to + (k - first) * most + (x - start), element)
 
-        self._fill(side, *columns, *terms, by_terms, put)
+        self._fill(side, start, count, first, terms, self._along_terms(side, batch), put)
 
     def _fill(
         self, side: Side, start: Affine, count: Affine, first: Affine, terms: Affine, by_terms: bool, put: Put

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from alphac.ir.core import Value
 from alphac.ir.errors import InternalError
 from alphac.ir.passes.plan_memory import meets
-from alphac.ir.schedule import Buffer, Guard, Kernel, Launch, Repeat, Step, Tiles
+from alphac.ir.schedule import Buffer, Guard, Kernel, Launch, Program, Repeat, Step, Tiles
 
 SHARDS, FIRST, MERGES, SCRATCH, SCRATCH_BYTES, LOOPS, BUFFERS = 0, 1, 2, 3, 4, 8, 16  # entries of the table
 MAX_RUNTIME_LOOPS = 4  # entries 8 … 11
@@ -28,16 +28,14 @@ def declaration(symbol: str, pointers: int, integers: int) -> str:
 class Segment:
     """The text of one segment function.
 
-    `buffers`: its program's, in the order of the table; `symbols`: the kernels' names; `outer`: the indices of the
-    loops around it that the runtime runs.
+    `program`: the one it is a part of; `symbols`: the kernels' names; `outer`: the indices of the loops around it that
+    the runtime runs.
     """
 
-    def __init__(
-        self, name: str, buffers: Sequence[Buffer], symbols: Mapping[Kernel, str], outer: Sequence[Value]
-    ) -> None:
+    def __init__(self, name: str, program: Program, symbols: Mapping[Kernel, str], outer: Sequence[Value]) -> None:
         self.name = name
         self.symbols = symbols
-        self.entry = {id(buffer): BUFFERS + i for i, buffer in enumerate(buffers)}
+        self.entry = {id(buffer): BUFFERS + i for i, buffer in enumerate(program.buffers)}
         self.outer = outer
         self.indices: dict[Value, str] = {}
         self.lines: list[str] = []

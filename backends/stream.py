@@ -18,7 +18,7 @@ from alphac.backends.evaluation import Array, Frame, named, size
 from alphac.backends.indexing import Affine, number, symbol
 from alphac.backends.printer import Handle
 from alphac.backends.reduction import body_of, each_leaf, kind_of
-from alphac.backends.simd_columns import dot_columns
+from alphac.backends.simd_rows import dot_columns
 from alphac.backends.tiling import vector_width
 from alphac.ir.core import Op, Value
 from alphac.ir.ops.define import definition

@@ -3,56 +3,77 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from alphac.backends.target import Target
 
 LEAF = 256
-ROWS = (12, 8, 6, 4, 3, 2, 1)
 VECTORS = (4, 2, 1)
-BLOCK_COLUMNS = 256
-BLOCK_ROWS = 96
-SLOTS_BYTES = 384 << 10  # of the stack of partial sums
-PACK_BYTES = 640 << 10  # of both packed operands
+LINE = 64  # bytes of a cache line
+L1_SETS, L2_SETS, WAYS = 64, 2048, 8
+WHOLE = 4096  # terms; an operand with more is packed by chunks
+CHUNK = 1024
+BLOCK_ROWS, BLOCK_COLUMNS = 96, 256  # of a block whose partial sums wait for further chunks
+SLOTS_BYTES = 384 << 10  # of these partial sums
+ROWS_BYTES = 1 << 20  # of packed rows, unless these would be fewer than
+ROWS = 256
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A register tile: `rows` by `vectors` vectors of `lanes` elements."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """A register tile is `tile_rows` by `vectors` vectors (`tile_columns` elements); a block `rows` by `columns`, of
-    which `terms` terms are packed at a time; `slots` partial sums of a block may wait for each other."""
+    """A block is `rows` by `panels` register tiles' columns. If it is `whole`, all terms are multiplied for one tile
+    after the other, and `slots` partial sums of a tile may wait for each other; else `terms` terms at a time, and so
+    many partial sums of a block."""
 
-    tile_rows: int
-    vectors: int
-    tile_columns: int
+    tile: Tile
     rows: int
-    columns: int
+    panels: int
     terms: int
     slots: int
+    whole: bool
+
+    @property
+    def width(self) -> int:
+        """Elements from one row to the next of a partial sum."""
+        return self.panels * self.tile.columns
 
     @property
     def slot(self) -> int:
         """Elements from one partial sum to the next."""
-        return self.rows * self.columns
+        return (self.tile.rows if self.whole else self.rows) * self.width
 
 
-def tiling(rows: int, columns: int, terms: int, slots: int, element: int, target: Target) -> Tiling:
-    """Cut a product of `rows` by `columns` with `terms` terms a shard, of elements of `element` bytes. `slots` partial
-    sums may have to wait."""
-    tile_rows, vectors = register_tile(rows, columns, element, target)
-    width = vectors * vector_width(element, target)
-    block_columns = min(-(-columns // width), max(1, BLOCK_COLUMNS // width)) * width
-    block_rows = min(-(-rows // tile_rows), max(1, BLOCK_ROWS // tile_rows)) * tile_rows
-    while slots * block_rows * block_columns * element > SLOTS_BYTES:
-        if block_columns >= block_rows and block_columns > width:
-            block_columns = -(-block_columns // width // 2) * width
-        elif block_rows > tile_rows:
-            block_rows = -(-block_rows // tile_rows // 2) * tile_rows
-        elif block_columns > width:
-            block_columns = -(-block_columns // width // 2) * width
+def tiling(rows: int, terms: int, slots: int, element: int, tile: Tile, packed: tuple[bool, bool]) -> Tiling:
+    """Cut a product with `terms` terms of `element` bytes, of which `slots` partial sums may have to wait. `packed`:
+    whether the rows, and the columns, are."""
+    tiles = -(-rows // tile.rows)
+    if not any(packed) or terms <= WHOLE:
+        if packed[0]:
+            most = max(ROWS, ROWS_BYTES // (element * max(1, terms)))
+            tiles = min(tiles, -(-most // tile.rows))
+        return Tiling(tile, tiles * tile.rows, 1, -(-terms // LEAF) * LEAF, slots, whole=True)
+    tiles, panels = min(tiles, max(1, BLOCK_ROWS // tile.rows)), max(1, BLOCK_COLUMNS // tile.columns)
+    while slots * tiles * tile.rows * panels * tile.columns * element > SLOTS_BYTES and tiles * panels > 1:
+        if panels * tile.columns >= tiles * tile.rows and panels > 1:
+            panels = -(-panels // 2)
+        elif tiles > 1:
+            tiles = -(-tiles // 2)
         else:
-            break
-    room = PACK_BYTES // (element * (block_rows + block_columns))
-    packed = min(-(-terms // LEAF), max(1, room // LEAF)) * LEAF
-    return Tiling(tile_rows, vectors, width, block_rows, block_columns, packed, slots)
+            panels = -(-panels // 2)
+    return Tiling(tile, tiles * tile.rows, panels, CHUNK, slots, whole=False)
 
 
 def vector_width(element: int, target: Target) -> int:
@@ -60,19 +81,38 @@ def vector_width(element: int, target: Target) -> int:
     return max(1, target.lanes * 4 // element)
 
 
-def register_tile(rows: int, columns: int, element: int, target: Target) -> tuple[int, int]:
-    """Rows and vectors of the tile that takes the fewest cycles: two fma or loads a cycle, a chain's next fma after
-    four."""
+def register_tile(rows: int, columns: int, unit: int, element: int, target: Target) -> Tile:
+    """The register tile that takes the fewest cycles: two fma or loads a cycle, a chain's next fma after four. `unit`:
+    what the number of rows is known to be a multiple of; if that is all of them, the rest is a smaller tile."""
+    lanes = vector_width(element, target)
 
     def cycles(shape: tuple[int, int]) -> tuple[float, int]:
         height, vectors = shape
-        tiles = -(-rows // height) * -(-columns // (vectors * vector_width(element, target)))
-        return tiles * max(height * vectors / 2, (height + vectors) / 2, 4.0) + tiles, -height * vectors
+        total = 0.0
+        for h, down in _cut(rows, height, exact=unit == rows or unit % height == 0):
+            for v, across in _cut(-(-columns // lanes), vectors, exact=True):
+                total += down * across * (max(h * v / 2, (h + v) / 2, 4.0) + 1)
+        return total, -height * vectors
 
-    fitting = [(h, v) for h in ROWS for v in VECTORS if h * v + v + 1 <= target.registers]
-    return min(fitting, key=cycles)
+    most = max(rows, 1), max(1, -(-columns // lanes))
+    fitting = [(h, v) for h, v in shapes(target.registers) if h <= most[0] and v <= most[1]]
+    height, vectors = min(fitting, key=cycles)
+    return Tile(height, vectors, lanes)
+
+
+def _cut(count: int, size: int, exact: bool) -> list[tuple[int, int]]:
+    """Sizes and how many of them."""
+    if not exact:
+        return [(size, -(-count // size))]
+    return [(s, n) for s, n in ((size, count // size), (count % size, 1)) if s and n]
 
 
 def shapes(registers: int) -> list[tuple[int, int]]:
     """All register tiles that fit."""
-    return [(h, v) for h in ROWS for v in VECTORS if h * v + v + 1 <= registers]
+    return [(h, v) for v in (4, 3, 2, 1) for h in range(1, 25) if h * v + v + 1 <= registers]
+
+
+def crowded(stride: int, lines: int, sets: int) -> bool:
+    """Whether so many lines, `stride` bytes apart, take more ways of a cache's sets than half of what there is."""
+    apart = gcd(stride, sets * LINE)
+    return lines * 2 > WAYS * sets * LINE // max(apart, LINE)

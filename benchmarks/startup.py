@@ -18,14 +18,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from recording import write_record
 
-from alphac.runtime.events import Step, decode_event
+from alphac.bench.startup import first_step
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "digits_mlp" / "digits_mlp.alpha"
@@ -55,30 +54,16 @@ class Start:
 
 
 def start_role(bundle: Path, out: Path) -> Start:
-    """Start role 0 of a bundle, alone, for a few steps. Raises RuntimeError if it fails."""
-    events, events_end = os.pipe()
+    """Start role 0 of a bundle, alone, for a few steps. Raises Diagnostics if it fails."""
     modules, modules_end = os.pipe()
-    options = ["--role", "0", "--steps", str(STEPS), "--out", str(out), "--events", str(events_end)]
-    began = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-c", ROLE, str(modules_end), "role", str(bundle), *options],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        pass_fds=[events_end, modules_end],
-    )
-    os.close(events_end)
-    os.close(modules_end)
-    first: float | None = None
-    with os.fdopen(events, "rb") as stream:
-        for line in stream:
-            now = time.monotonic()
-            if first is None and isinstance(decode_event(line), Step):
-                first = now
+    options = ["--role", "0", "--steps", str(STEPS), "--out", str(out)]
+    command = [sys.executable, "-c", ROLE, str(modules_end), "role", str(bundle), *options]
+    try:
+        seconds = first_step(command, [modules_end])
+    finally:
+        os.close(modules_end)
     with os.fdopen(modules, "rb") as stream:
-        loaded = stream.read().decode().split()
-    if process.wait() or first is None:
-        raise RuntimeError(f"the role ended with {process.returncode}, its first step {'told' if first else 'untold'}")
-    return Start(first - began, frozenset(loaded))
+        return Start(seconds, frozenset(stream.read().decode().split()))
 
 
 def compile_example(directory: Path) -> Path:

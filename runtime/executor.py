@@ -182,7 +182,7 @@ class Executor:
             return self._run(program, exchange)
         self.remote.begin(program.record)
         try:
-            return self._run(program, exchange and _around(self.remote, program.record, exchange))
+            return self._run(program, exchange and around(self.remote, program.record, exchange))
         finally:
             self.remote.end(program.record)
 
@@ -212,14 +212,14 @@ class Executor:
         self.team.close()
 
 
-def _around(remote: Remote, program: ProgramRecord, exchange: Exchange) -> Exchange:
+def around(remote: Remote, program: ProgramRecord, exchange: Exchange) -> Exchange:
     """An exchange whose values are fetched from the device before it and sent there after it."""
 
-    def around(step: Exchanged) -> None:
+    def moved(step: Exchanged) -> None:
         for buffer in step.buffers:
             remote.read(program, buffer)
         exchange(step)
         for buffer in step.buffers:
             remote.write(program, buffer)
 
-    return around
+    return moved

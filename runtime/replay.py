@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from alphac.runtime.arena import Array
 from alphac.runtime.combine import widen
-from alphac.runtime.executor import Exchange, Exchanged, Executor, Program, Segment, Step
-from alphac.runtime.records import KernelRecord, LoopRecord
+from alphac.runtime.devices import Remote
+from alphac.runtime.executor import Exchange, Exchanged, Executor, Program, Segment, Step, around
+from alphac.runtime.records import KernelRecord, LoopRecord, StepRecord
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Replay:
         self._infinite: Culprit | None = None  # −∞ may be a mask: it is named only if nothing else is found
         self._found: Culprit | None = None
         self._foreign = False  # what came of an exchange is bad already, though this role's part of it was not
-        self._functions: dict[str, int] = {}
+        self._there = _on_device(executor, self._program) or _Host(executor, self._program)
 
     def run(self) -> Culprit | None:
         """The culprit; None if this role's part made none."""
@@ -57,12 +58,13 @@ class Replay:
         """Whether the stopped segment was reached."""
         for step in steps:
             if isinstance(step, Segment):
+                self._there.enter(step)
                 self._kernels(step.record.kernels, 0, [])
                 if step is self._stopped:
                     return True
             elif isinstance(step, Exchanged):
                 if self._exchange is not None:
-                    self._exchange(step)
+                    self._there.exchange(self._exchange, step)
                     self._foreign = self._foreign or (self._found is None and _came_bad(step))
             else:
                 for index in step.indices:
@@ -101,10 +103,11 @@ class Replay:
             return
         for b in stored:
             if b not in self._written:
-                self._program.views[b][...] = 0  # what lies there is another value's, which nobody needs any more
+                self._there.clear(b)  # what lies there is another value's, which nobody needs any more
                 self._written.add(b)
-        self._call(kernel, inner)
+        self._there.call(kernel, [*self._indices, *inner])
         for b in stored:
+            self._there.fetch(b)
             what = _not_finite(self._program.views[b], buffers[b].dtype)
             culprit = Culprit(kernel.op, kernel.span, buffers[b].name, what)
             if what in ("nan", "inf"):
@@ -113,23 +116,66 @@ class Replay:
             if what and self._infinite is None:
                 self._infinite = culprit
 
-    def _call(self, kernel: KernelRecord, inner: list[int]) -> None:
+
+class _Host:
+    """Kernels of a program in this process's memory."""
+
+    def __init__(self, executor: Executor, program: Program) -> None:
+        self._executor, self._program = executor, program
+        self._functions: dict[str, int] = {}
+
+    def enter(self, segment: Segment) -> None:
+        """The kernels that follow are this segment's."""
+
+    def exchange(self, exchange: Exchange, step: Exchanged) -> None:
+        exchange(step)
+
+    def clear(self, buffer: int) -> None:
+        """Fill a buffer with zeros."""
+        self._program.views[buffer][...] = 0
+
+    def fetch(self, buffer: int) -> None:
+        """Have a buffer's numbers in its view."""
+
+    def call(self, kernel: KernelRecord, indices: Sequence[int]) -> None:
+        """Run a kernel on one thread. `indices`: of all loops around it."""
         program, arena = self._program, self._executor.arena
         if kernel.symbol not in self._functions:
             self._functions[kernel.symbol] = self._executor.library.address(kernel.symbol)
         pointers = [int(program.table[16 + b]) for b in kernel.buffers]
-        integers = [
-            *self._indices,
-            *inner,
-            arena.shards,
-            arena.first,
-            arena.address("merges"),
-            arena.address("scratch"),
-            0,
-            1,
-        ]
+        places = (arena.address("merges"), arena.address("scratch"))
+        integers = [*indices, arena.shards, arena.first, *places, 0, 1]
         kinds = [ctypes.c_void_p] * len(pointers) + [ctypes.c_int64] * len(integers)
         ctypes.CFUNCTYPE(None, *kinds)(self._functions[kernel.symbol])(*pointers, *integers)
+
+
+class _Remote:
+    """Kernels of a program on a device with memory of its own; it finds them by their place in a segment."""
+
+    def __init__(self, remote: Remote, program: Program) -> None:
+        self._remote, self._program = remote, program
+        self._segment: StepRecord | None = None
+
+    def enter(self, segment: Segment) -> None:
+        self._segment = segment.record
+
+    def exchange(self, exchange: Exchange, step: Exchanged) -> None:
+        around(self._remote, self._program.record, exchange)(step)
+
+    def clear(self, buffer: int) -> None:
+        self._program.views[buffer][...] = 0
+        self._remote.write(self._program.record, buffer)
+
+    def fetch(self, buffer: int) -> None:
+        self._remote.read(self._program.record, buffer)
+
+    def call(self, kernel: KernelRecord, indices: Sequence[int]) -> None:
+        assert self._segment is not None
+        self._remote.launch(self._segment.symbol, self._segment.kernels.index(kernel), indices)
+
+
+def _on_device(executor: Executor, program: Program) -> _Remote | None:
+    return None if executor.remote is None else _Remote(executor.remote, program)
 
 
 def _indices(loop: LoopRecord) -> Iterator[int]:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native import Loaded, Role, Team, run_steps
+from gpu_team import GpuTeam
+from native import Role, Team, run_steps, team_of
 from numpy.typing import NDArray
 
 from alphac.backends.cache import Cache
@@ -32,8 +33,8 @@ class Batch:
             program.name = f"f{number}"  # symbols are made of it
             self.programs[name] = program
         self.code = lower_programs(self.programs.values(), target)
-        self.loaded = Loaded(self.code.object(store))
-        self.teams: dict[int, Team] = {}
+        self.data = self.code.object(store)
+        self.teams: dict[int, Team | GpuTeam] = {}
         self.roles: dict[tuple[str, int, tuple[int, ...], int], list[Role]] = {}
 
     def __enter__(self) -> Batch:
@@ -59,7 +60,7 @@ class Batch:
             for role in roles:
                 role.write(buffer, value)
         if threads not in self.teams:
-            self.teams[threads] = Team(self.loaded, threads)
+            self.teams[threads] = team_of(self.code, self.data, threads)
         stopped = run_steps(self.code.records[program.name]["steps"], roles, self.teams[threads])
         assert not stopped
         return [[(role, role.read(buffer)) for role in roles] for _, buffer in program.results]

@@ -9,7 +9,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
-import simulated
+from gpu_team import GpuTeam
 
 from alphac.backends.cache import Cache
 from alphac.backends.emit import Code
@@ -65,9 +65,9 @@ class Team:
         for worker in self.workers:
             worker.start()
 
-    def run(self, symbol: str, table: np.ndarray) -> int:
+    def run(self, symbol: str, role: Role) -> int:
         return self.loaded.call(
-            "team_run", self.words.ctypes.data, self.loaded.address(symbol), table.ctypes.data, self.threads
+            "team_run", self.words.ctypes.data, self.loaded.address(symbol), role.table.ctypes.data, self.threads
         )
 
     def close(self) -> None:
@@ -126,6 +126,11 @@ class Role:
         return value[self.first * rows : (self.first + self.count) * rows]
 
 
+def team_of(code: Code, data: bytes, threads: int) -> Team | GpuTeam:
+    """What runs the segments of an object."""
+    return GpuTeam(code, data) if code.target.is_gpu else Team(Loaded(data), threads)
+
+
 def run(
     program: Program, code: Code, given: Sequence[np.ndarray], shards: int, shares: Sequence[int], threads: int = 1,
     store: Cache | None = None, calls: int = 1,
@@ -134,8 +139,7 @@ def run(
     returned.
 
     Roles run one after the other between two exchanges. States keep their values from call to call."""
-    data = code.object(store)
-    team = simulated.Team(code, data) if code.target.is_gpu else Team(Loaded(data), threads)
+    team = team_of(code, code.object(store), threads)
     firsts = np.cumsum([0, *shares])
     roles = [Role(program, shards, int(f), n, code.scratch, threads) for f, n in zip(firsts, shares, strict=False)]
     try:
@@ -152,12 +156,12 @@ def run(
     return roles, 0
 
 
-def run_steps(steps: Sequence[dict[str, Any]], roles: Sequence[Role], team: Team | simulated.Team) -> int:
+def run_steps(steps: Sequence[dict[str, Any]], roles: Sequence[Role], team: Team | GpuTeam) -> int:
     """Run the steps of a program's record on roles in turn; what a guard returned, or 0."""
     for step in steps:
         if step["kind"] == "segment":
             for role in roles:
-                stopped = team.run(step["symbol"], role.table)
+                stopped = team.run(step["symbol"], role)
                 if stopped:
                     return stopped
         elif step["kind"] == "exchange":

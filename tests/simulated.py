@@ -18,7 +18,6 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
-from alphac.backends.emit import Code
 from alphac.backends.gpu import THREADS
 from alphac.backends.registry import host_target, target
 from alphac.backends.target import KernelSource, Target
@@ -254,40 +253,3 @@ class Simulator:
 
     def close(self) -> None:
         self._memory.clear()
-
-
-class Team:
-    """In the place of a team of threads: goes through a segment's launches. `tables` hold what a CPU's do."""
-
-    def __init__(self, code: Code, kernels: bytes) -> None:
-        self.simulator = Simulator(kernels.split(b"\n", 1)[1])
-        self.launches = code.launches
-
-    def run(self, symbol: str, table: np.ndarray) -> int:
-        loops = [int(i) for i in table[8:12]]
-        self._actions(self.launches[symbol], table, loops, [])
-        return 0
-
-    def _actions(self, actions: list[dict[str, Any]], table: np.ndarray, outer: list[int], inner: list[int]) -> None:
-        shards, first = int(table[0]), int(table[1])
-        for action in actions:
-            if "launch" in action:
-                threads, count, each, grows = action["grid"]
-                count *= shards if grows else 1
-                pointers = [int(table[16 + b]) for b in action["buffers"]]
-                indices = [*outer[: action["loops"] - len(inner)], *inner]
-                arguments = [*pointers, *indices, shards, first, int(table[2])]
-                function = self.simulator.function(action["launch"])
-                self.simulator.launch(function, -(-count // each), threads, arguments)
-            elif "repeat" in action:
-                turns = range(action["repeat"])
-                for i in reversed(turns) if action["reverse"] else turns:
-                    self._actions(action["steps"], table, outer, [*inner, i])
-            elif "tiles" in action:
-                ranges = [range(first * r, (first + shards) * r) if r else range(n) for n, r in action["tiles"]]
-                for found in np.ndindex(*map(len, ranges)):
-                    at = [r[i] for r, i in zip(ranges, found, strict=True)]
-                    self._actions(action["steps"], table, outer, [*inner, *at])
-
-    def close(self) -> None:
-        self.simulator.close()

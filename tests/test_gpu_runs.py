@@ -11,13 +11,17 @@ from types import ModuleType
 import numpy as np
 import pytest
 import simulated
-from running import Run, assert_same_bits, run_roles
+from running import Run, assert_same_bits, run_roles, write_line
 from session import Session
+from test_runs import RUIN
 
 from alphac.backends import registry
 from alphac.backends.registry import host_target
 from alphac.pipeline import Plan, compile_file
+from alphac.runtime.bundle import read_bundle
 from alphac.runtime.devices.gpu import GpuDevice
+from alphac.runtime.errors import KernelFailed, NonFiniteLoss
+from alphac.runtime.executor import Executor
 from alphac.runtime.role import Finished
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -33,8 +37,8 @@ def compile_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
     device.open_device = lambda code, *rest: GpuDevice(code, simulated.Simulator, *rest)  # pyright: ignore
     monkeypatch.setitem(sys.modules, device.__name__, device)
 
-    def compile_example(example: str, *names: str) -> Path:
-        source = EXAMPLES / example / f"{example}.alpha"
+    def compile_example(example: str | Path, *names: str) -> Path:
+        source = example if isinstance(example, Path) else EXAMPLES / example / f"{example}.alpha"
         plan = Plan((Fraction(1),) * len(names), names)
         return compile_file(source, out=tmp_path / f"{'-'.join(names)}.bundle", plan=plan).path
 
@@ -76,3 +80,47 @@ def test_a_gpu_and_a_cpu_learn_together(compile_for: Compile, tmp_path: Path):
         runs.append(Run(out))
         assert tuple(r["target"] for r in runs[-1].record["roles"]) == targets_
         assert_same_bits(runs[-1], runs[0])
+
+
+@pytest.mark.parametrize("names", [("simulated",), ("x86", "simulated")], ids=str)
+def test_the_op_that_made_a_bad_number_is_named(names: tuple[str, ...], compile_for: Compile, tmp_path: Path):
+    names = tuple(host_target().name if name == "x86" else name for name in names)
+    source = write_line(tmp_path / "ruin", RUIN, x=np.full(64, 2, np.float32))
+    ends = run_roles(compile_for(source, *names), tmp_path / "run", 20, {})
+    assert all(isinstance(end, NonFiniteLoss) and (end.step, end.op) == (2, "log") for end in ends), ends
+    assert Run(tmp_path / "run").metrics()[-1]["step"] == 2
+
+
+# ---------------------------------------------------------------------- fleets
+FLEET = """
+[[endpoint]]
+name = "desk"
+target = "x86-64-v3"
+speed = 1
+
+[[endpoint]]
+name = "card"
+target = "cuda-sm90"
+speed = 3
+"""
+
+
+def test_a_fleet_file_mixes_targets(tmp_path: Path):
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    source = EXAMPLES / "digits_mlp" / "digits_mlp.alpha"
+    path = compile_file(source, out=tmp_path / "b", plan=Plan.of(fleet=tmp_path / "fleet.toml")).path
+    bundle = read_bundle(path)
+    classes = [bundle.class_of(bundle.role(k).role_class) for k in range(2)]
+    assert [(c.target, c.device, c.shards) for c in classes] == [("x86-64-v3", "cpu", 8), ("cuda-sm90", "cuda", 24)]
+    code = bundle.read(classes[1].object)
+    assert b".target sm_90" in code
+    assert b"ELF" not in code
+
+
+def test_a_role_says_what_its_gpu_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    source = write_line(tmp_path / "line")
+    path = compile_file(source, out=tmp_path / "b", plan=Plan((Fraction(1),), ("cuda-sm80",))).path
+    bundle = read_bundle(path)
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(KernelFailed, match=r"cuda-sm80 needs cuda-bindings.*\n.*alphac\[cuda\]"):
+        Executor(bundle, bundle.class_of(0), 0, 1)

@@ -393,16 +393,17 @@ def test_equal_kernels_have_one_name():
 
 @pytest.mark.parametrize("name", sorted(n for n, t in targets().items() if not t.is_gpu))
 @pytest.mark.parametrize(("rows", "columns", "terms"), [(1, 1, 7), (128, 512, 784), (12, 10, 4), (5000, 3, 100_000)])
-def test_tilings_fit(name: str, rows: int, columns: int, terms: int):
+@pytest.mark.parametrize("packed", [(False, False), (True, True)])
+def test_tilings_fit(name: str, rows: int, columns: int, terms: int, packed: tuple[bool, bool]):
     there = target(name)
-    height, vectors = register_tile(rows, columns, 4, there)
-    assert height * vectors + vectors + 1 <= there.registers
-    plan = tiling(rows, columns, terms, 9, 4, there)
-    assert plan.rows % plan.tile_rows == 0
-    assert plan.columns % plan.tile_columns == 0
+    tile = register_tile(rows, columns, rows, 4, there)
+    assert tile.rows * tile.vectors + tile.vectors + 1 <= there.registers
+    plan = tiling(rows, terms, 9, 4, tile, packed)
+    assert plan.rows % tile.rows == 0
     assert plan.terms % 256 == 0
-    packed = plan.terms * (plan.rows + plan.columns)
-    assert 4 * (plan.slots * plan.slot + packed) <= 2 << 20
+    assert 4 * plan.slots * plan.slot <= 512 << 10
+    if any(packed):
+        assert 4 * plan.terms * (plan.rows + tile.columns) <= 8 << 20
 
 
 def test_clamps_that_hold_anyway_are_settled():

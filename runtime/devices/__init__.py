@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from alphac.runtime.errors import KernelFailed
@@ -48,6 +48,10 @@ class Remote(Library, Protocol):
 
     def write(self, program: ProgramRecord, buffer: int) -> None:
         """Send one buffer of the host's arena."""
+        ...
+
+    def launch(self, segment: str, kernel: int, indices: Sequence[int]) -> None:
+        """Run the kernel of that number in a segment. `indices`: of all loops around it."""
         ...
 
     def cpu_seconds(self) -> list[float]: ...

@@ -20,18 +20,18 @@ def open_device(code: bytes, manifest: Manifest, record: ClassRecord, arena: Are
     """A role's memory and code on this machine's first NVIDIA GPU (`CUDA_VISIBLE_DEVICES` says which that is).
 
     Raises KernelFailed if there is no driver, no GPU, or one that is older than what the code was made for."""
-    return GpuDevice(code, lambda kernels: CudaDriver(kernels, record), manifest, record, arena)
+    return GpuDevice(code, lambda kernels: CudaDriver(kernels, record.target, record.features), manifest, record, arena)
 
 
 class CudaDriver:
-    """The driver's calls, in one context on one device."""
+    """The driver's calls, in one context on one device. `features`: `sm_XX`, the oldest GPU that takes the kernels."""
 
-    def __init__(self, kernels: bytes, record: ClassRecord) -> None:
+    def __init__(self, kernels: bytes, target: str, features: Sequence[str]) -> None:
         try:
             from cuda.bindings import driver  # pyright: ignore
         except ImportError:
             raise KernelFailed(
-                f"{record.target} needs cuda-bindings, which is not installed", help="pip install 'alphac[cuda]'"
+                f"{target} needs cuda-bindings, which is not installed", help="pip install 'alphac[cuda]'"
             ) from None
         self._cuda: Any = driver
         self._allocated: list[int] = []
@@ -39,8 +39,8 @@ class CudaDriver:
             self._call("cuInit", 0)
             (self._device,) = self._call("cuDeviceGet", 0)
         except (RuntimeError, KernelFailed) as error:  # the bindings raise RuntimeError where libcuda is missing
-            raise KernelFailed(f"{record.target}: no NVIDIA GPU can be used here: {error}") from None
-        self._refuse_older(record)
+            raise KernelFailed(f"{target}: no NVIDIA GPU can be used here: {error}") from None
+        self._refuse_older(target, features)
         (self._context,) = self._call("cuDevicePrimaryCtxRetain", self._device)
         self._call("cuCtxSetCurrent", self._context)
         self._module = self._load(kernels)
@@ -54,7 +54,7 @@ class CudaDriver:
             raise KernelFailed(f"{name}: {status.name}")
         return tuple(results)
 
-    def _refuse_older(self, record: ClassRecord) -> None:
+    def _refuse_older(self, target: str, features: Sequence[str]) -> None:
         attribute = self._cuda.CUdevice_attribute
         (major,) = self._call(
             "cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self._device
@@ -62,10 +62,10 @@ class CudaDriver:
         (minor,) = self._call(
             "cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, self._device
         )
-        wanted = max((int(f.removeprefix("sm_")) for f in record.features if f.startswith("sm_")), default=0)
+        wanted = max((int(f.removeprefix("sm_")) for f in features if f.startswith("sm_")), default=0)
         if 10 * major + minor < wanted:
             raise KernelFailed(
-                f"{record.object} needs sm_{wanted}, this GPU is sm_{10 * major + minor}",
+                f"{target} needs sm_{wanted}, this GPU is sm_{10 * major + minor}",
                 help="compile for this GPU's target",
             )
 

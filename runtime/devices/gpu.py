@@ -83,14 +83,14 @@ class GpuDevice:
         }
         self._fresh = True  # whether the host's states are the latest
         self._changed = True  # whether somebody may have changed them there
-        self._segments: list[tuple[Run, str]] = []
+        self._segments: list[tuple[_Segment, str]] = []
         self._numbers: dict[str, int] = {}
         for name, program in manifest.programs.items():
             for symbol in dict.fromkeys(_symbols(program)):
                 if symbol not in segments:
                     raise BundleRefused(f"{record.object} lacks the segment `{symbol}`", help="compile again")
                 self._numbers[symbol] = len(self._segments)
-                self._segments.append((_Segment(self, program, segments[symbol]).run, name))
+                self._segments.append((_Segment(self, program, segments[symbol]), name))
 
     # ------------------------------------------------------------------ segments
     def address(self, symbol: str) -> int:
@@ -99,9 +99,13 @@ class GpuDevice:
 
     def run(self, number: int, table: int) -> int:
         """Go through a segment: 0, or the number of the guard that stopped it."""
-        run, name = self._segments[number]
+        segment, name = self._segments[number]
         entries = self.arena.integers(name, TABLE)
-        return run([int(i) for i in entries[LOOPS:TABLE]])
+        return segment.run([int(i) for i in entries[LOOPS:TABLE]])
+
+    def launch(self, segment: str, kernel: int, indices: Sequence[int]) -> None:
+        """Run the kernel of that number in a segment."""
+        self._segments[self._numbers[segment]][0].launches[kernel](list(indices))
 
     def cpu_seconds(self) -> list[float]:
         """Of worker threads: there are none."""
@@ -158,6 +162,7 @@ class _Segment:
 
     def __init__(self, device: GpuDevice, program: ProgramRecord, actions: list[Action]) -> None:
         self.device, self.program = device, program
+        self.launches: list[Run] = []
         self.guards = 0
         self.depth = 0
         arena = device.arena
@@ -212,6 +217,7 @@ class _Segment:
             driver.launch(function, blocks, threads, [*pointers, *chosen, *self.tail])
             return 0
 
+        self.launches.append(run)
         return run
 
     def _guard(self, buffers: list[int]) -> Run:

@@ -1,0 +1,42 @@
+"""The vector loops by the names that source uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from alphac.backends.microkernel import multiply
+from alphac.backends.simd import copy, lanes, transpose
+from alphac.backends.simd_columns import columns
+from alphac.backends.simd_rows import chains, dots
+
+NAME = re.compile(
+    r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|multiply_\d+x\d+m?"
+    r"|dots_\d+|chains_\d+x\d+)\b"
+)
+
+
+def vector_loops(source: str, lanes_: int) -> dict[str, Any]:
+    """The loops that a source calls, for a vector width in f32 elements."""
+    return {name: vector_loop(name, 4 * lanes_) for name in set(NAME.findall(source))}
+
+
+@cache
+def vector_loop(name: str, width: int) -> Callable[..., Any]:
+    """One loop, for vectors of `width` bytes."""
+    kind, _, shape = name.partition("_")
+    if kind == "lanes":
+        return lanes(shape, width)
+    if kind == "columns":
+        return columns(shape, width)
+    if kind == "dots":
+        return dots(int(shape), width)
+    if kind == "chains":
+        height, vectors = shape.split("x")
+        return chains(int(height), int(vectors), width)
+    if kind == "multiply":
+        height, vectors = shape.removesuffix("m").split("x")
+        return multiply(int(height), int(vectors), shape.endswith("m"), width)
+    return (copy if kind == "copy" else transpose)(int(shape), width)

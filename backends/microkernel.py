@@ -1,0 +1,143 @@
+"""The inner loop of contractions: one leaf's chains of a register tile, as LLVM IR.
+
+multiply_rows_12x2(tile, terms, …)         12 rows by 2 vectors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from alphac.backends.simd import load, masked_load, module_function, splat, store, vector_of
+from alphac.backends.vector import I64, POINTER, bytes_of, call, combine, llvm_type
+
+
+def multiply(height: int, vectors: int, masked: bool, width: int) -> Callable[..., Any]:
+    """A register tile of a product: `height` rows by `vectors` vectors of `width` bytes.
+
+    multiply(tile, terms, a, a_across, a_along, b, b_along, c, c_across, slot, merges, columns): per element one chain
+    of fma over `terms` terms, from +0; then `merges` times the sum of the earlier partial, `slot` elements below, with
+    it; stored as many slots below c. Row i's term k is at a + i * a_across + k * a_along. `masked`: of the last vector
+    only so many columns are read that there are `columns` in all.
+
+    Addresses in bytes, strides in elements.
+    """
+
+    @intrinsic
+    def multiply(
+        typing: Any, place: Any, terms: Any, a: Any, a_across: Any, a_along: Any, b: Any, b_along: Any, c: Any,
+        c_across: Any, slot: Any, merges: Any, columns: Any,
+    ) -> Any:  # fmt: skip
+        dtype = place.dtype
+
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            name = f"multiply_{height}x{vectors}{'m' if masked else ''}_{dtype}_{width}"
+            function, body = module_function(builder, name, ir.VoidType(), [I64] * 11)
+            if body is not None:
+                _Tile(body, function, height, vectors, masked, dtype, width // bytes_of(llvm_type(dtype))).emit()
+            builder.call(function, list(args[1:]))
+            return context.get_dummy_value()
+
+        return types.void(place, *[types.int64] * 11), generate
+
+    return multiply
+
+
+class _Tile:
+    """The body of `multiply`."""
+
+    def __init__(self, b: Any, function: Any, height: int, vectors: int, masked: bool, dtype: Any, count: int) -> None:
+        self.b, self.function, self.masked = b, function, masked
+        self.height, self.vectors, self.dtype, self.count = height, vectors, dtype, count
+        self.element = llvm_type(dtype)
+        self.vector = vector_of(self.element, count)
+        (
+            self.terms, a, self.a_across, self.a_along, b_, self.b_along, c, self.c_across, self.slot, self.merges,
+            self.columns,
+        ) = function.args  # fmt: skip
+        self.left, self.right, self.c = (b.inttoptr(v, POINTER) for v in (a, b_, c))
+        self.zero = ir.Constant(self.vector, [ir.Constant(self.element, 0)] * count)
+
+    def emit(self) -> None:
+        b = self.b
+        entry = b.block
+        loop, merge, more, done = (b.append_basic_block(n) for n in ("terms", "merge", "more", "store"))
+        b.branch(loop)
+
+        b.position_at_end(loop)
+        k = b.phi(I64)
+        sums = self._phis()
+        products = self._term(k, sums)
+        after = b.add(k, I64(1))
+        k.add_incoming(I64(0), entry)
+        k.add_incoming(after, loop)
+        self._incoming(sums, [[self.zero] * self.vectors] * self.height, entry)
+        self._incoming(sums, products, loop)
+        b.cbranch(b.icmp_signed("<", after, self.terms), loop, merge)
+
+        b.position_at_end(merge)
+        m, place, totals = b.phi(I64), b.phi(I64), self._phis()
+        m.add_incoming(I64(0), loop)
+        place.add_incoming(I64(0), loop)
+        self._incoming(totals, products, loop)
+        b.cbranch(b.icmp_signed("<", m, self.merges), more, done)
+
+        b.position_at_end(more)
+        below = b.sub(place, self.slot)
+        merged = [
+            [combine(b, "add", self._partial(self._at(below, i, v)), x, self.dtype) for v, x in enumerate(row)]
+            for i, row in enumerate(totals)
+        ]
+        m.add_incoming(b.add(m, I64(1)), more)
+        place.add_incoming(below, more)
+        self._incoming(totals, merged, more)
+        b.branch(merge)
+
+        b.position_at_end(done)
+        for i, row in enumerate(totals):
+            for v, x in enumerate(row):
+                store(b, x, self.c, self._at(place, i, v), self.element)
+        b.ret_void()
+
+    def _term(self, k: Any, sums: list[list[Any]]) -> list[list[Any]]:
+        """All chains after term k."""
+        b = self.b
+        start = b.mul(k, self.b_along)
+        columns = [self._columns(b.add(start, I64(v * self.count)), v) for v in range(self.vectors)]
+        along = b.mul(k, self.a_along)
+        products: list[list[Any]] = []
+        for i, row in enumerate(sums):
+            at = b.add(b.mul(I64(i), self.a_across), along)
+            factor = splat(b, load(b, self.left, at, self.element), self.count)
+            products.append([self._fma(factor, x, s) for x, s in zip(columns, row, strict=True)])
+        return products
+
+    def _columns(self, index: Any, v: int) -> Any:
+        if self.masked and v == self.vectors - 1:
+            left = self.b.sub(self.columns, I64(v * self.count))
+            return masked_load(self.b, self.right, index, self.element, self.count, left, 0, self.zero)
+        return load(self.b, self.right, index, self.element, self.count)
+
+    def _partial(self, index: Any) -> Any:
+        return load(self.b, self.c, index, self.element, self.count)
+
+    def _at(self, place: Any, i: int, v: int) -> Any:
+        b = self.b
+        return b.add(b.add(place, b.mul(I64(i), self.c_across)), I64(v * self.count))
+
+    def _fma(self, x: Any, y: Any, z: Any) -> Any:
+        if isinstance(self.dtype, types.Float):
+            return call(self.b, "fma", [x, y, z])
+        return self.b.add(self.b.mul(x, y), z)
+
+    def _phis(self) -> list[list[Any]]:
+        return [[self.b.phi(self.vector) for _ in range(self.vectors)] for _ in range(self.height)]
+
+    def _incoming(self, phis: list[list[Any]], values: list[list[Any]], block: Any) -> None:
+        for row, new in zip(phis, values, strict=True):
+            for phi, value in zip(row, new, strict=True):
+                phi.add_incoming(value, block)
