@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Draft:
     """Everything that the stages made: `elaborated` as written, `module` as compiled, `targets` by role, `code` by
-    target."""
+    target; `plan`: what placement decided between, as JSON, "" if it had nothing to decide."""
 
     elaborated: Module
     module: Module
@@ -36,6 +36,7 @@ class Draft:
     targets: tuple[str, ...]
     protocol: Protocol
     code: Mapping[str, Code]
+    plan: str = ""
 
     @property
     def system(self) -> str:
@@ -58,6 +59,8 @@ def write(draft: Draft, directory: Path, sources: Path) -> Bundle:
         "ir/schedule.txt": "\n".join(print_program(p) for p in draft.programs.values()).encode(),
         "protocol.json": json.dumps(draft.protocol.as_dict(), indent=1).encode(),
     }
+    if draft.plan:
+        files["plan.json"] = draft.plan.encode()
     for name, code in draft.code.items():
         files[f"objects/{name}.o"] = code.object()
         files[f"kernels/{name}.py"] = kernels_text(code).encode()

@@ -87,6 +87,35 @@ def compile_(
 
 
 @app.command()
+def explain(
+    file: File,
+    fleet: Annotated[Path, typer.Option(help="fleet file (TOML) with hosts")],
+    settings: Set = [],  # noqa: B006
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the plans here, for `alphac diff`")] = None,
+) -> None:
+    """Say who would do what of FILE on a fleet, why, and what each factor costs."""
+    from alphac import explain as explaining
+    from alphac import pipeline
+
+    made = pipeline.explain(file, plan=pipeline.Plan.of(fleet=fleet), overrides=overrides(settings))
+    if json_file is not None:
+        write_text(json_file, made.as_json())
+    explaining.show(made, out)
+
+
+@app.command()
+def diff(
+    one: Annotated[Path, typer.Argument(help="a plan (explain --json) or a bundle", metavar="PLAN")],
+    other: Annotated[Path, typer.Argument(help="another", metavar="PLAN")],
+) -> None:
+    """Say what two plans do otherwise."""
+    from alphac import explain as explaining
+
+    found = list(explaining.differences(explaining.read_plan(one), explaining.read_plan(other)))
+    out.print("\n".join(found) if found else "no difference")
+
+
+@app.command()
 def check(file: File, settings: Set = []) -> None:  # noqa: B006
     """Check FILE: names, types, shapes, gradients, data. Writes nothing."""
     from alphac import pipeline
@@ -189,6 +218,16 @@ def predict(
 
     shapes = predict_region(bundle, region, inputs, parameters, out=output, threads=threads)
     out.print(f"wrote {output}  " + ", ".join(f"{name}{list(shape)}" for name, shape in shapes.items()))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that the user named. Raises Diagnostics."""
+    from alphac.diagnostics import fail
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise fail("E402", f"{path} cannot be written: {error.strerror or error}", None, "name another file") from error
 
 
 @app.command()

@@ -63,6 +63,7 @@ CODES: dict[str, str] = {
     "E210": "a link does not exist",
     "E211": "no plan fits a fleet",
     "E212": "an endpoint cannot be calibrated here",
+    "E213": "a file holds no plan",
     # E3xx: data
     "E300": "a data file is missing",
     "E301": "a data file is corrupt or not of its format",

@@ -14,19 +14,22 @@ from alphac import compiled
 from alphac.backends.registry import capabilities, host_target, target
 from alphac.bundling import Draft, kernels_text, shard_count, write
 from alphac.diagnostics import Diagnostic, Diagnostics, fail
-from alphac.fleet import read_fleet
+from alphac.explain import Explanation, explanation
+from alphac.fleet import Fleet, read_fleet
 from alphac.frontend.elaborate import elaborate
 from alphac.frontend.parse import parse, read_source
 from alphac.frontend.tree_text import tree_text
 from alphac.ir.core import Module
 from alphac.ir.errors import NotDifferentiableError
-from alphac.ir.passes.admit import admit
+from alphac.ir.passes.admit import Refusal, admit
 from alphac.ir.passes.differentiate import Differentiate
 from alphac.ir.passes.expand import Expand
 from alphac.ir.passes.pad_windows import PadWindows
 from alphac.ir.passes.place import PlacementError, Share, place
 from alphac.ir.passes.project import schedule
 from alphac.ir.passes.simplify import Simplify
+from alphac.ir.passes.solve import Found, search
+from alphac.ir.passes.survey import survey
 from alphac.ir.passes.tile import Tile
 from alphac.ir.protocol import protocol
 from alphac.ir.schedule import Program
@@ -43,11 +46,16 @@ STAGES = ("tree", "ir", "adjoint", "simplified", "tiled", "schedule", "kernels",
 @dataclass(frozen=True)
 class Plan:
     """Who takes part: one role per entry of `shares`, on `targets` (None: this host's best); `names` of the endpoints,
-    if they have any."""
+    if they have any.
+
+    fleet   whose endpoints say what they can do: placement is to decide, and has not yet
+    found   what placement decided between"""
 
     shares: tuple[Fraction, ...]
     targets: tuple[str | None, ...]
     names: tuple[str, ...] = ()
+    fleet: Fleet | None = None
+    found: Found | None = None
 
     @classmethod
     def of(
@@ -57,7 +65,8 @@ class Plan:
         if fleet is not None:
             found = read_fleet(fleet)
             ends = found.endpoints
-            return cls(tuple(e.speed for e in ends), tuple(e.target for e in ends), tuple(e.name for e in ends))
+            open_ = found if found.described else None
+            return cls(tuple(e.speed for e in ends), tuple(e.target for e in ends), tuple(e.name for e in ends), open_)
         made = tuple(shares) if shares else (Fraction(1),) * (roles or 1)
         return cls(made, (None,) * len(made))
 
@@ -104,6 +113,37 @@ def schedules(module: Module) -> dict[str, Program]:
     return {name: schedule(function) for name, function in module.functions.items()}
 
 
+def placed(module: Module, programs: Mapping[str, Program], plan: Plan, sources: Path) -> Plan:
+    """The plan with everything decided: of a described fleet, the best one that this version executes, on endpoints
+    that run all regions. `sources`: the folder that data paths are relative to. Raises Diagnostics."""
+    if plan.fleet is None:
+        admitted(module, plan)
+        return plan
+    names = dict(zip(plan.names, plan.target_names(), strict=True))
+    refused = {target for refusal in refusals_of(module, plan) for target in refusal.targets}
+    able = [e for e in plan.fleet.endpoints if names[e.name] not in refused]
+    if not able:
+        admitted(module, plan)
+    data = sum(p.stat().st_size for p in {sources / d.path for d in module.data.values()} if p.exists())
+    found = search(survey(module, programs, data), plan.fleet, able)
+    chosen = found.executed
+    if chosen is None:
+        raise fail("E211", f"no plan fits this fleet: {found.misfits['data']}", None, _way_out(found))
+    ends = [plan.fleet.endpoint(part.endpoint) for part in chosen.parts]
+    return Plan(
+        tuple(Fraction(part.owns) for part in chosen.parts),
+        tuple(e.target for e in ends),
+        tuple(e.name for e in ends),
+        found=found,
+    )
+
+
+def _way_out(found: Found) -> str:
+    if found.best is None:
+        return "give endpoints more memory, or use a smaller batch"
+    return f"a `{found.best.kind}` plan would fit, which is planned but not executed yet; give endpoints more memory"
+
+
 def shares_of(module: Module, plan: Plan) -> tuple[Share, ...]:
     """The plan's proportions as whole shards. Raises Diagnostics when there are more roles than shards."""
     try:
@@ -112,13 +152,18 @@ def shares_of(module: Module, plan: Plan) -> tuple[Share, ...]:
         raise fail("E201", str(error), None, "declare a larger grain or use fewer roles") from error
 
 
+def refusals_of(module: Module, plan: Plan) -> list[Refusal]:
+    """What targets of a plan cannot run."""
+    return admit(module, {name: capabilities(name) for name in dict.fromkeys(plan.target_names())})
+
+
 def admitted(module: Module, plan: Plan) -> None:
     """Raises Diagnostics with every region or function that a role's target cannot run."""
-    by_target: dict[str, list[str]] = {name: [] for name in plan.target_names()}
-    for name, endpoint in zip(plan.target_names(), plan.names, strict=False):
-        by_target[name].append(endpoint)
-    refusals = admit(module, {name: capabilities(name) for name in by_target})
+    refusals = refusals_of(module, plan)
     if refusals:
+        by_target: dict[str, list[str]] = {name: [] for name in plan.target_names()}
+        for name, endpoint in zip(plan.target_names(), plan.names, strict=False):
+            by_target[name].append(endpoint)
         help = "give the fleet endpoints with this capability, or ask for less"
         raise Diagnostics([Diagnostic("E204", r.text(by_target), r.span, help=help) for r in refusals])
 
@@ -141,7 +186,7 @@ def compile_file(
 ) -> compiled.Compiled:
     """Compile a source file into a bundle. Raises Diagnostics for the user's mistakes; nothing is written then."""
     plan, overrides = plan or Plan.of(), overrides or {}
-    key = compiled.key(path, read_source(path), overrides, repr((plan.shares, plan.target_names())))
+    key = compiled.key(path, read_source(path), overrides, repr((plan.shares, plan.target_names(), plan.fleet)))
     known = compiled.recall(key, path.parent)
     made = known or _drafted(path, plan, overrides)
     directory = out if out is not None else Path(f"{made.system}.bundle")
@@ -166,12 +211,13 @@ def _drafted(path: Path, plan: Plan, overrides: Mapping[str, str]) -> Draft:
     """Every stage but the last. Raises Diagnostics."""
     elaborated = parse_and_elaborate(path, overrides)
     module = tile(simplify(differentiate(elaborated)))
-    admitted(module, plan)
-    shares = shares_of(module, plan)
     programs = schedules(module)
+    plan = placed(module, programs, plan, path.parent)
+    shares = shares_of(module, plan)
     made = protocol(programs, shard_count(module), shares)
     code = _lowered(programs, plan)
-    return Draft(elaborated, module, programs, shares, plan.target_names(), made, code)
+    report = explanation(module.system, plan.found).as_json() if plan.found is not None else ""
+    return Draft(elaborated, module, programs, shares, plan.target_names(), made, code, report)
 
 
 def _lowered(programs: Mapping[str, Program], plan: Plan) -> dict[str, Code]:
@@ -179,6 +225,16 @@ def _lowered(programs: Mapping[str, Program], plan: Plan) -> dict[str, Code]:
     from alphac.backends.emit import lower_programs  # with Numba, which a bundle compiled before does without
 
     return {name: lower_programs(programs.values(), target(name)) for name in sorted(set(plan.target_names()))}
+
+
+def explain(path: Path, *, plan: Plan, overrides: Mapping[str, str]) -> Explanation:
+    """Why a fleet's endpoints take the parts that they take. Raises Diagnostics."""
+    module = simplify(differentiate(parse_and_elaborate(path, overrides)))
+    decided = placed(module, schedules(module), plan, path.parent)
+    if decided.found is None:
+        help = "describe its hosts (docs/fleets.md); `alphac fleet detect` does it for this machine"
+        raise fail("E202", "this fleet says no more than speeds: shares are in proportion to them", None, help)
+    return explanation(module.system, decided.found)
 
 
 def emit(path: Path, stage: str, *, plan: Plan, overrides: Mapping[str, str]) -> str:
@@ -200,6 +256,7 @@ def emit(path: Path, stage: str, *, plan: Plan, overrides: Mapping[str, str]) ->
     programs = schedules(module)
     if stage == "schedule":
         return "\n".join(print_program(p) for p in programs.values())
+    plan = placed(module, programs, plan, path.parent)
     if stage == "protocol":
         shares = shares_of(module, plan)
         return json.dumps(protocol(programs, shard_count(module), shares).as_dict(), indent=1) + "\n"

@@ -340,6 +340,8 @@ class Frame:
 
     def share(self, low: Affine, high: Affine, bound: int, unit: int = 1) -> tuple[Affine, Affine]:
         """This thread's part of [low, high), in multiples of `unit`."""
+        if self.kernel.alone:
+            return low, high
         source = self.source
         steps = source.index((high - low + (unit - 1)) // unit)
         steps = source.define(steps, source.level, "steps")

@@ -80,6 +80,8 @@ def _finish(frame: Frame) -> KernelSource:
     for i, buffer in enumerate(frame.buffers):
         name = frame.names[id(buffer)]
         header.append(f"    {name} = memory(p{i}, {stored(buffer.type.dtype)}, {i}, {count})  # {buffer.type}")
+    if kernel.alone:
+        header += ["    thread = 0", "    threads = 1"]
     offset = 0
     for i, array in enumerate(frame.arrays, len(frame.buffers)):
         place = f"scratch + {offset}" if offset else "scratch"

@@ -101,6 +101,7 @@ class Kernel:
     reads: dict[Value, View]
     anchor: Op | None = None
     loops: tuple[Value, ...] = ()
+    alone: bool = False  # one thread runs all of it: within `Tiles`
     stages: tuple[Stage, ...] = ()
 
     def buffers(self) -> list[Buffer]:

@@ -23,7 +23,7 @@ from alphac.runtime.bundle import read_bundle
 
 Bundle = Callable[..., Path]
 Golden = Callable[[Path | str, str], None]
-COMMANDS = ("compile", "check", "inspect", "run", "role", "extract", "eval", "predict")
+COMMANDS = ("compile", "check", "inspect", "run", "role", "extract", "eval", "predict", "bench")
 
 
 @pytest.fixture(scope="module")

@@ -131,7 +131,7 @@ def test_shares_and_threads_never_change_the_bits(name: str, shares: tuple[int, 
 
 
 # ---------------------------------------------------------------------- the pass
-EAGER = Tile(cache=1 << 13, gain=0, launch=0, shared=1 << 30)
+EAGER = Tile(cache=1 << 13, gain=-1, launch=0, shared=1 << 30)
 
 
 def tiled(function: Function, options: Tile = EAGER) -> Function:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -10,6 +12,7 @@ from alphac.bench.report import Contest, Report, Row, Spread
 
 MIB = 1 << 20
 WIDTH = 160  # of tables
+SMALL = 0.001  # share of a step from which on a kernel is shown
 
 
 def show(report: Report, console: Console) -> None:
@@ -28,9 +31,15 @@ def show(report: Report, console: Console) -> None:
     for contest in report.contests:
         _print(_entries(contest), console)
         _verdict(contest, console)
-        for title, rows in (("region", contest.regions), ("kernel", contest.kernels)):
-            if rows:
-                _print(_rows(title, rows), console)
+        if contest.kernels:
+            _print(_rows("region", contest.regions), console)
+            shown = [row for row in contest.kernels if row.share >= SMALL]
+            _print(_rows("kernel", shown), console)
+            busy, few = sum(row.share for row in contest.kernels), len(contest.kernels) - len(shown)
+            console.print(f"{few} kernels that take less than {100 * SMALL:g} % each are not shown")
+            console.print(
+                f"{100 - 100 * busy:.1f} % of the time threads wait for each other, or for what is not native"
+            )
 
 
 def _print(table: Table, console: Console) -> None:
@@ -77,7 +86,7 @@ def _verdict(contest: Contest, console: Console) -> None:
         )
 
 
-def _rows(title: str, rows: tuple[Row, ...]) -> Table:
+def _rows(title: str, rows: Sequence[Row]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in (title, "ops", "where", "calls", "time", "share", "GFLOP/s", "GB/s", "of limit"):
         table.add_column(name, justify="left" if name in (title, "ops", "where") else "right", no_wrap=True)

@@ -161,7 +161,8 @@ class _Projection:
         to be overwritten; guarded by `losses`."""
         nests = [n for n in graph.level.nodes if isinstance(n, Nest)]
         for nest in nests:
-            self._start(graph, nest)
+            if nest.op.name == "loop":
+                self._start(graph, nest)
         stop = self._stop(graph, losses) if losses and changed else None
         self._overwrite(graph, changed, stop)
         for value, node in graph.level.producer.items():
@@ -172,7 +173,7 @@ class _Projection:
             graph.bodies[nest] = self._tile(graph, nest) if nest.op.name == "tile" else self._loop(graph, nest)
 
     def _start(self, graph: _Graph, nest: Nest) -> None:
-        """Places of what a loop yields; its carried values start there."""
+        """Places of what a `loop` yields; its carried values start there."""
         for value in nest.op.results:
             self._place(value)
         for value, result in zip(nest.op.operands, nest.op.results[: _carried(nest.op)], strict=False):
@@ -322,11 +323,11 @@ class _Projection:
             else:
                 graph.order(before, self._copy(graph, new, place))
 
-    def _writer(self, graph: _Graph, value: Value) -> Cluster | None:
-        """The kernel that makes a value, if it may store it anywhere."""
+    def _writer(self, graph: _Graph, value: Value) -> Node | None:
+        """The kernel, or tile of kernels, that makes a value, if it may store it anywhere."""
         writer = graph.producer.get(value)
-        free = isinstance(writer, Cluster) and self._free(graph, value) and not self._is_nodes(value)
-        return writer if free and isinstance(writer, Cluster) else None
+        able = isinstance(writer, Cluster) or (isinstance(writer, Nest) and writer.op.name == "tile")
+        return writer if able and self._free(graph, value) and not self._is_nodes(value) else None
 
     # ------------------------------------------------------------------ order and steps
     def _body(self, graph: _Graph) -> _Body:
@@ -358,10 +359,10 @@ class _Projection:
             return self._nested(node.op, graph.bodies[node].steps)
         reads = {v: self.views[v] for v in self._leaves(node) if v not in graph.loops}
         if isinstance(node, Copy):
-            kernel = Kernel(self._kernel_name(node), ((node.value, node.to),), reads, None, graph.loops)
+            kernel = Kernel(self._kernel_name(node), ((node.value, node.to),), reads, None, graph.loops, graph.tiled)
         else:
             stores = tuple((v, self.views[v]) for v in node.stores)
-            kernel = Kernel(self._kernel_name(node), stores, reads, node.anchor, graph.loops, node.stages)
+            kernel = Kernel(self._kernel_name(node), stores, reads, node.anchor, graph.loops, graph.tiled, node.stages)
         return Launch(kernel)
 
     def _nested(self, op: Op, steps: tuple[Step, ...]) -> Step:

@@ -39,14 +39,15 @@ from alphac.ir.typesys import I64, Dim, TensorType
 
 @dataclass(frozen=True)
 class Tile:
-    """`cache`: bytes that one iteration may keep live. `gain`: bytes of trips through memory that a tile saves at
-    least. `launch`: what running a kernel once more costs, in bytes moved. `shared`: bytes that a contraction may read
-    anew in every iteration."""
+    """`cache`: bytes that one iteration may keep live, half of what a core has for itself. `gain`: bytes of trips
+    through memory that a tile saves at least. `launch`: what running a kernel once more costs, in bytes moved: its code
+    and what predicts its branches are no longer at hand, 2 to 3 microseconds in all. `shared`: bytes that a
+    contraction may read anew in every iteration."""
 
     name: ClassVar[str] = "tile"
     cache: int = 512 << 10
     gain: int = 2 << 20
-    launch: int = 1 << 10
+    launch: int = 40 << 10
     shared: int = 32 << 10
 
     def run(self, module: Module) -> Module:
@@ -199,17 +200,17 @@ class Grouping:
     # ------------------------------------------------------------------ is it worth it
     def _gain(self, group: Group) -> bool:
         """Whether a tile saves enough: a value read while it is in cache saves a trip through memory, one that nobody
-        outside reads is not written either."""
+        outside reads is not written either. Small ones would be in cache anyway."""
         members = set(group.clusters)
         produced = {v for c in group.clusters for v in c.stores}
         known: set[Value] = set()
-        saved = 0
+        trips: list[Value] = []
         for cluster in group.clusters:
-            for value in self.leaves[cluster]:
-                saved += _bytes(value) * (value in produced or value in known)
-                known.add(value)
-        for value in produced - set(self.level.block.results):
-            saved += _bytes(value) * all(n in members for n in self.fused.uses.get(value, {}))
+            trips += [v for v in self.leaves[cluster] if v in produced or v in known]
+            known.update(self.leaves[cluster])
+        results = set(self.level.block.results)
+        trips += [v for v in produced if v not in results and all(n in members for n in self.fused.uses.get(v, {}))]
+        saved = sum(_bytes(v) for v in trips if _bytes(v) >= 2 * self.options.cache)
         iterations = math.prod(d.size for d in group.dims)
         return saved >= max(self.options.gain, iterations * len(group.clusters) * self.options.launch)
 

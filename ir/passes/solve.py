@@ -1,0 +1,321 @@
+"""The search for the best plan of a described fleet.
+
+Who takes part and with how many shards is a small mixed-integer program, solved by HiGHS for each role that may be in
+the middle: minimize t + Σ talk(k) taking(k), where t is at least every taker's time, all shards are dealt out, and
+memory suffices. It takes a role's time as linear in its shards and knows nothing of how ranges lie in the tree, so
+its answer is improved under the exact model by small moves. Pipelines are cut by dynamic programming for each order of
+endpoints.
+
+before: a System of 32 shards, a Fleet of a fast and a slow endpoint
+after:  Placements, best first: data on both (24 + 8 shards), …; and why the other kinds cannot be
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from importlib import import_module
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from alphac.ir.fleet import Endpoint, Fleet
+from alphac.ir.passes.place import place
+from alphac.ir.passes.plan import KINDS, Misfit, Owner, Placement, Pricer, System, rates_of, unit_seconds
+
+FEW = 4  # endpoints whose orders are all tried for pipelines
+MANY = 8  # roles that are tried in the middle, and numbers of sharded roles
+PIECES = 1.5  # subtrees that a range is taken for before it has a place
+ROUNDS = 200  # of improvements
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best plan of each kind that fits, best first, and why others do not. `beaten`: plans that anybody would try:
+    equal shares, one endpoint alone."""
+
+    placements: tuple[Placement, ...]
+    misfits: dict[str, str]
+    beaten: tuple[Placement, ...] = ()
+
+    @property
+    def best(self) -> Placement | None:
+        return self.placements[0] if self.placements else None
+
+    @property
+    def executed(self) -> Placement | None:
+        """The best one that this version executes."""
+        return next((p for p in self.placements if p.executable), None)
+
+
+def search(system: System, fleet: Fleet, endpoints: Sequence[Endpoint] | None = None) -> Found:
+    """The best plans. `endpoints`: those admitted, all of the fleet if left out."""
+    pricer = Pricer(system, fleet)
+    able = tuple(fleet.endpoints if endpoints is None else endpoints)
+    makers = {"data": _data, "sharded": _sharded, "pipeline": _pipeline, "tensor": _tensor}
+    placements: list[Placement] = []
+    misfits: dict[str, str] = {}
+    for kind in KINDS:
+        made = makers[kind](pricer, able)
+        if isinstance(made, Placement):
+            placements.append(made)
+        else:
+            misfits[kind] = made.reason
+    placements.sort(key=lambda p: (p.total, not p.executable))
+    taken = {tuple((p.endpoint, p.owns) for p in plan.parts) for plan in placements}
+    beaten = [p for p in _obvious(pricer, able) if tuple((q.endpoint, q.owns) for q in p.parts) not in taken]
+    return Found(tuple(placements), misfits, tuple(beaten))
+
+
+def _obvious(pricer: Pricer, endpoints: Sequence[Endpoint]) -> Iterator[Placement]:
+    """What one would try without a search."""
+    shards = pricer.system.shards
+    named = [(f"{e.name} alone", [(e, shards)]) for e in endpoints[:MANY]]
+    if 1 < len(endpoints) <= shards:
+        named.append(("equal shares", list(zip(endpoints, _equal(shards, len(endpoints)), strict=True))))
+    for note, owners in named:
+        made = pricer.data(owners)
+        if isinstance(made, Placement):
+            yield replace(made, note=note)
+
+
+def _equal(shards: int, count: int) -> list[int]:
+    return [share.shards for share in place(shards, [Fraction(1)] * count)]
+
+
+def _better(best: Placement | Misfit | None, other: Placement | Misfit) -> Placement | Misfit:
+    if isinstance(other, Placement) and (not isinstance(best, Placement) or other.total < best.total):
+        return other
+    return other if best is None else best
+
+
+# ---------------------------------------------------------------------- shards
+def _data(pricer: Pricer, endpoints: Sequence[Endpoint]) -> Placement | Misfit:
+    best: Placement | Misfit | None = None
+    starts = [[(e, pricer.system.shards)] for e in endpoints]
+    for root in _roots(pricer, endpoints) if len(endpoints) > 1 else ():
+        starts += [owners] if (owners := _solve(pricer, endpoints, root)) else []
+    for owners in starts:
+        best = _better(best, pricer.data(owners))
+    ranked = sorted(starts, key=lambda o: _total(pricer.data(o)))
+    for owners in ranked[:3]:
+        best = _better(best, pricer.data(_improved(pricer, endpoints, owners, sharded=False)))
+    return best if best is not None else Misfit("the fleet has no admitted endpoint")
+
+
+def _sharded(pricer: Pricer, endpoints: Sequence[Endpoint]) -> Placement | Misfit:
+    best: Placement | Misfit | None = None
+    counts = range(2, min(len(endpoints), pricer.system.shards) + 1)
+    for count in list(counts)[:MANY] + list(counts)[MANY:][-1:]:
+        owners = _solve(pricer, endpoints, None, count)
+        if owners:
+            best = _better(best, pricer.data(_improved(pricer, endpoints, owners, sharded=True), sharded=True))
+    return best if best is not None else Misfit("it takes two endpoints that are linked")
+
+
+def _roots(pricer: Pricer, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+    """Who may be in the middle: those with the best links."""
+
+    def reach(one: Endpoint) -> float:
+        links = [pricer.fleet.link(one, other) for other in endpoints if other is not one]
+        return sum(l.seconds(pricer.system.message) if l else 1e9 for l in links)
+
+    return sorted(endpoints, key=reach)[:MANY]
+
+
+def _solve(
+    pricer: Pricer, endpoints: Sequence[Endpoint], root: Endpoint | None, count: int | None = None
+) -> list[Owner] | None:
+    """Shards for a star around `root`, or for `count` roles with a sharded optimizer; None if there is no plan.
+
+    Variables: taking part (0 or 1) and shards of each endpoint, then t."""
+    optimize: Any = import_module("scipy.optimize")  # only where there is something to solve; it has no types
+
+    system, number = pricer.system, len(endpoints)
+    shards, share = system.shards, 1 / count if count else 1.0
+    rows: list[npt.NDArray[np.float64]] = []
+    low: list[float] = []
+    high: list[float] = []
+
+    def constrain(row: dict[int, float], least: float, most: float) -> None:
+        dense = np.zeros(2 * number + 1)
+        for column, value in row.items():
+            dense[column] = value
+        rows.append(dense)
+        low.append(least)
+        high.append(most)
+
+    talk = np.zeros(number)
+    for k, endpoint in enumerate(endpoints):
+        talk[k], reachable = _talk(pricer, endpoint, root)
+        small, large = pricer.role_seconds(endpoint, 1), pricer.role_seconds(endpoint, shards)
+        slope = (large[0] - small[0]) / max(1, shards - 1)
+        start = small[0] - slope - small[1] * (1 - share)
+        able = math.isfinite(slope) and reachable
+        memory = _memory(pricer, endpoint)
+        most = min(shards, int((endpoint.memory - memory[0]) // memory[1]) if memory[1] else shards)
+        if not able or most < 1:
+            constrain({k: 1}, 0, 0)
+            constrain({number + k: 1}, 0, 0)
+            continue
+        constrain({k: start, number + k: slope, 2 * number: -1}, -np.inf, 0)  # t is not less than its time
+        constrain({k: most, number + k: -1}, 0, np.inf)  # shards only if it takes part
+        constrain({k: -1, number + k: 1}, 0, np.inf)  # and then at least one
+        if endpoint is root:
+            constrain({k: 1}, 1, 1)
+    for domain in {e.domain for e in endpoints}:
+        row: dict[int, float] = {}
+        for k, endpoint in enumerate(endpoints):
+            if endpoint.domain == domain:
+                row[k], row[number + k] = _memory(pricer, endpoint)
+        constrain(row, 0, pricer.fleet.capacity(domain))
+    constrain({number + k: 1 for k in range(number)}, shards, shards)
+    if count:
+        constrain(dict.fromkeys(range(number), 1), count, count)
+    bounds = optimize.Bounds(0, np.array([1] * number + [shards] * number + [np.inf], float))
+    whole = np.array([1] * (2 * number) + [0])
+    cost = np.concatenate([talk, np.zeros(number), [1.0]])
+    scale = 1 / max(1e-12, pricer.role_seconds(endpoints[0], shards)[0])
+    times = [k for k, row in enumerate(rows) if row[-1]]
+    matrix = np.array(rows)
+    matrix[np.ix_(times, range(2 * number))] *= scale  # seconds as a fraction of one endpoint's alone
+    cost[:number] *= scale
+    answer: Any = optimize.milp(
+        cost, constraints=optimize.LinearConstraint(matrix, low, high), bounds=bounds, integrality=whole
+    )
+    if answer.x is None:
+        return None
+    taken = [(e, round(answer.x[number + k])) for k, e in enumerate(endpoints) if round(answer.x[number + k])]
+    return sorted(taken, key=lambda owner: (owner[0] is not root, -owner[1]))
+
+
+def _talk(pricer: Pricer, endpoint: Endpoint, root: Endpoint | None) -> tuple[float, bool]:
+    """What one more role in a star costs, and whether it can be in it."""
+    if root is None or endpoint is root:
+        return 0.0, True
+    link = pricer.fleet.link(root, endpoint)
+    if link is None:
+        return 0.0, False
+    seconds = 0.0
+    for exchange in pricer.system.work.exchanges:
+        moved = exchange.bytes * (1 + PIECES)
+        one = (
+            link.seconds(moved) + link.latency + rates_of(root).exchange + PIECES * exchange.bytes * rates_of(root).fold
+        )
+        seconds += exchange.rounds * one
+    return seconds, True
+
+
+def _memory(pricer: Pricer, endpoint: Endpoint) -> tuple[float, float]:
+    """Bytes of a role as a line: to take part, and per shard; not less than what it needs."""
+    system = pricer.system
+    one, most = system.arena(1), system.arena(system.shards)
+    shard = (most - one) / max(1, system.shards - 1)
+    return one - shard + system.scratch * endpoint.threads + system.data, shard
+
+
+def _improved(pricer: Pricer, endpoints: Sequence[Endpoint], owners: list[Owner], sharded: bool) -> list[Owner]:
+    """Better owners by small moves, as long as there are any."""
+    best, total = owners, _total(pricer.data(owners, sharded=sharded))
+    for _ in range(ROUNDS):
+        found, least = min(
+            ((o, _total(pricer.data(o, sharded=sharded))) for o in _moves(endpoints, best)),
+            key=lambda pair: pair[1],
+            default=(best, total),
+        )
+        if least >= total:
+            break
+        best, total = found, least
+    return best
+
+
+def _total(priced: Placement | Misfit) -> float:
+    return priced.total if isinstance(priced, Placement) else math.inf
+
+
+def _moves(endpoints: Sequence[Endpoint], owners: list[Owner]) -> Iterator[list[Owner]]:
+    """Shards handed on; places swapped; an endpoint left out, replaced or taken in."""
+    count = len(owners)
+    unused = [e for e in endpoints if all(e is not o for o, _ in owners)]
+    for i in range(count):
+        for j in range(count):
+            if i == j:
+                continue
+            step = 1
+            while step < owners[i][1]:
+                yield [(e, n + step * (k == j) - step * (k == i)) for k, (e, n) in enumerate(owners)]
+                step *= 2
+            left = owners[i][1]
+            yield [(e, n + left * (k == j)) for k, (e, n) in enumerate(owners) if k != i]
+            if i < j:
+                swapped = list(owners)
+                swapped[i], swapped[j] = swapped[j], swapped[i]
+                yield swapped
+        for other in unused:
+            yield [(other if k == i else e, n) for k, (e, n) in enumerate(owners)]
+            step = 1
+            while step < owners[i][1]:
+                kept = [(e, n - step * (k == i)) for k, (e, n) in enumerate(owners)]
+                yield [*kept, (other, step)]
+                yield [(other, step), *kept]
+                step *= 2
+
+
+# ---------------------------------------------------------------------- pipelines, tensors
+def _pipeline(pricer: Pricer, endpoints: Sequence[Endpoint]) -> Placement | Misfit:
+    units = pricer.system.units
+    if len(units) < 2 or len(endpoints) < 2:
+        return Misfit("it takes two endpoints, and a region with two parts")
+    fast = sorted(endpoints, key=lambda e: sum(unit_seconds(u, rates_of(e)) for u in units))
+    best: Placement | Misfit | None = None
+    for count in range(2, min(len(fast), len(units)) + 1):
+        orders = permutations(fast, count) if len(fast) <= FEW else [tuple(fast[:count])]
+        for order in orders:
+            for owners in _cuts(pricer, order):
+                best = _better(best, pricer.pipeline(owners))
+    return best if best is not None else Misfit("no way of cutting it fits")
+
+
+def _cuts(pricer: Pricer, order: Sequence[Endpoint]) -> Iterator[list[Owner]]:
+    """For each bound on the slowest stage, the cut with the least sum of stages."""
+    units, stages = pricer.system.units, len(order)
+    sums = [np.concatenate([[0.0], np.cumsum([unit_seconds(u, rates_of(e)) for u in units])]) for e in order]
+    bounds = sorted({float(s[j] - s[i]) for s in sums for i in range(len(units)) for j in range(i + 1, len(units) + 1)})
+    seen: set[tuple[int, ...]] = set()
+    for bound in bounds:
+        cut = _cut(sums, len(units), stages, bound)
+        if cut is not None and cut not in seen:
+            seen.add(cut)
+            yield list(zip(order, cut, strict=True))
+
+
+def _cut(sums: Sequence[npt.NDArray[np.float64]], units: int, stages: int, bound: float) -> tuple[int, ...] | None:
+    """Units per stage, no stage above the bound, their sum least."""
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+    for k in range(stages):
+        following: dict[int, tuple[float, tuple[int, ...]]] = {}
+        for begin, (total, taken) in best.items():
+            for end in range(begin + 1, units - (stages - k - 1) + 1):
+                one = float(sums[k][end] - sums[k][begin])
+                if one > bound * (1 + 1e-12):
+                    break
+                if end not in following or total + one < following[end][0]:
+                    following[end] = (total + one, (*taken, end - begin))
+        best = following
+    return best[units][1] if units in best else None
+
+
+def _tensor(pricer: Pricer, endpoints: Sequence[Endpoint]) -> Placement | Misfit:
+    best: Placement | Misfit | None = None
+    shards = pricer.system.shards
+    fast = sorted(endpoints, key=lambda e: pricer.role_seconds(e, shards)[0])
+    for count in range(2, len(fast) + 1):
+        speeds = [1 / max(1e-12, pricer.role_seconds(e, shards)[0]) for e in fast[:count]]
+        parts = [max(1, int(256 * s / sum(speeds))) for s in speeds]
+        parts[0] += 256 - sum(parts)
+        best = _better(best, pricer.tensor(list(zip(fast[:count], parts, strict=True))))
+    return best if best is not None else Misfit("it takes two endpoints")
