@@ -1,6 +1,7 @@
 # make demo   install, compile the digits example for two roles, train it, show the accuracy
 # make test   install, run the test suite but its slow part
 # make slow   the slow part, and the comparison with PyTorch
+# make test-gpu  on a machine with an NVIDIA GPU: every kernel, op and example there, bits and speed
 # make lint   ruff and pyright; `make format` mends what ruff can
 # make clean  remove .venv and runs
 
@@ -11,7 +12,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DEMO := runs/demo
 SOURCES := alphac ir backends runtime tests benchmarks scripts
 
-.PHONY: demo test slow lint format clean
+.PHONY: demo test slow test-gpu lint format clean
 
 # What is installed is written down by stamps, so that a second run starts at once; a changed pyproject.toml renews them.
 $(VENV)/bin/python:
@@ -32,6 +33,11 @@ $(VENV)/installed-peers: $(VENV)/installed-dev
 	@$(INSTALL) --editable '.[dev,peers]'
 	@touch $@
 
+$(VENV)/installed-gpu: $(VENV)/installed-dev
+	@echo "installing what drives an NVIDIA GPU"
+	@$(INSTALL) --editable '.[dev,cuda]'
+	@touch $@
+
 demo: $(VENV)/installed
 	@rm -rf $(DEMO)
 	@mkdir -p $(DEMO)
@@ -43,6 +49,10 @@ test: $(VENV)/installed-dev
 
 slow: $(VENV)/installed-peers
 	$(BIN)/python -m pytest -q -m "slow or peers"
+
+test-gpu: $(VENV)/installed-gpu
+	$(BIN)/python -m pytest -q -m gpu tests/test_gpu_hardware.py
+	$(BIN)/python benchmarks/gpu.py
 
 # ruff does not follow the links in alphac/, so the three folders are named, each read once.
 lint: $(VENV)/installed-dev

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alphac import compiled
-from alphac.backends.registry import capabilities, host_target, target
+from alphac.backends.registry import capabilities, host_target, target, targets_here
+from alphac.backends.target import MATRIX_BF16
 from alphac.bundling import Draft, kernels_text, shard_count, write
 from alphac.diagnostics import Diagnostic, Diagnostics, fail
 from alphac.explain import Explanation, explanation
@@ -70,9 +71,14 @@ class Plan:
         made = tuple(shares) if shares else (Fraction(1),) * (roles or 1)
         return cls(made, (None,) * len(made))
 
-    def target_names(self) -> tuple[str, ...]:
-        """The target of every role by name."""
-        return tuple(name if name is not None else host_target().name for name in self.targets)
+    def target_names(self, module: Module) -> tuple[str, ...]:
+        """The target of every role by name; where the plan names none, the best that this machine has for what the
+        regions ask for."""
+        wanted = {need for contract in module.regions.values() for need in contract.requires}
+        if any(contract.numeric == "fast" for contract in module.regions.values()):
+            wanted.add(MATRIX_BF16)
+        best = host_target(frozenset(wanted)).name
+        return tuple(name if name is not None else best for name in self.targets)
 
 
 def parse_and_elaborate(path: Path, overrides: Mapping[str, str]) -> Module:
@@ -119,7 +125,7 @@ def placed(module: Module, programs: Mapping[str, Program], plan: Plan, sources:
     if plan.fleet is None:
         admitted(module, plan)
         return plan
-    names = dict(zip(plan.names, plan.target_names(), strict=True))
+    names = dict(zip(plan.names, plan.target_names(module), strict=True))
     refused = {target for refusal in refusals_of(module, plan) for target in refusal.targets}
     able = [e for e in plan.fleet.endpoints if names[e.name] not in refused]
     if not able:
@@ -154,15 +160,16 @@ def shares_of(module: Module, plan: Plan) -> tuple[Share, ...]:
 
 def refusals_of(module: Module, plan: Plan) -> list[Refusal]:
     """What targets of a plan cannot run."""
-    return admit(module, {name: capabilities(name) for name in dict.fromkeys(plan.target_names())})
+    return admit(module, {name: capabilities(name) for name in dict.fromkeys(plan.target_names(module))})
 
 
 def admitted(module: Module, plan: Plan) -> None:
     """Raises Diagnostics with every region or function that a role's target cannot run."""
     refusals = refusals_of(module, plan)
     if refusals:
-        by_target: dict[str, list[str]] = {name: [] for name in plan.target_names()}
-        for name, endpoint in zip(plan.target_names(), plan.names, strict=False):
+        names = plan.target_names(module)
+        by_target: dict[str, list[str]] = {name: [] for name in names}
+        for name, endpoint in zip(names, plan.names, strict=False):
             by_target[name].append(endpoint)
         help = "give the fleet endpoints with this capability, or ask for less"
         raise Diagnostics([Diagnostic("E204", r.text(by_target), r.span, help=help) for r in refusals])
@@ -186,7 +193,9 @@ def compile_file(
 ) -> compiled.Compiled:
     """Compile a source file into a bundle. Raises Diagnostics for the user's mistakes; nothing is written then."""
     plan, overrides = plan or Plan.of(), overrides or {}
-    key = compiled.key(path, read_source(path), overrides, repr((plan.shares, plan.target_names(), plan.fleet)))
+    key = compiled.key(
+        path, read_source(path), overrides, repr((plan.shares, plan.targets, targets_here(), plan.fleet))
+    )
     known = compiled.recall(key, path.parent)
     made = known or _drafted(path, plan, overrides)
     directory = out if out is not None else Path(f"{made.system}.bundle")
@@ -215,16 +224,17 @@ def _drafted(path: Path, plan: Plan, overrides: Mapping[str, str]) -> Draft:
     plan = placed(module, programs, plan, path.parent)
     shares = shares_of(module, plan)
     made = protocol(programs, shard_count(module), shares)
-    code = _lowered(programs, plan)
+    names = plan.target_names(module)
+    code = _lowered(programs, names)
     report = explanation(module.system, plan.found).as_json() if plan.found is not None else ""
-    return Draft(elaborated, module, programs, shares, plan.target_names(), made, code, report)
+    return Draft(elaborated, module, programs, shares, names, made, code, report)
 
 
-def _lowered(programs: Mapping[str, Program], plan: Plan) -> dict[str, Code]:
+def _lowered(programs: Mapping[str, Program], names: Sequence[str]) -> dict[str, Code]:
     """Code by target."""
     from alphac.backends.emit import lower_programs  # with Numba, which a bundle compiled before does without
 
-    return {name: lower_programs(programs.values(), target(name)) for name in sorted(set(plan.target_names()))}
+    return {name: lower_programs(programs.values(), target(name)) for name in sorted(set(names))}
 
 
 def explain(path: Path, *, plan: Plan, overrides: Mapping[str, str]) -> Explanation:
@@ -260,4 +270,4 @@ def emit(path: Path, stage: str, *, plan: Plan, overrides: Mapping[str, str]) ->
     if stage == "protocol":
         shares = shares_of(module, plan)
         return json.dumps(protocol(programs, shard_count(module), shares).as_dict(), indent=1) + "\n"
-    return "\n".join(kernels_text(c) for c in _lowered(programs, plan).values())
+    return "\n".join(kernels_text(c) for c in _lowered(programs, plan.target_names(module)).values())

@@ -22,6 +22,7 @@ from alphac.backends.convolution import windows_in_memory
 from alphac.backends.evaluation import Frame, Index, named, physical, size
 from alphac.backends.indexing import Affine, number, symbol
 from alphac.backends.packing import Packing, Part, Side
+from alphac.backends.pair_packing import PairPacking, suits_pairs
 from alphac.backends.printer import Handle
 from alphac.backends.reduction import Columns, Nodes, combine_partials, store_partials
 from alphac.backends.stream import emit_rows, suits_rows
@@ -106,7 +107,9 @@ class _Contraction:
         terms = self.terms * self.shards if self.merged else self.terms
         rows, columns, element = size(self.rows.axes), size(self.columns.axes), self.dtype.bytes
         self.tile = register_tile(rows, columns, _multiple(self.rows.count), element, frame.target)
-        self.packing = Packing(frame, self.dtype, self.rows, self.columns, summed, terms, self.tile, self.batch)
+        what = (self.rows, self.columns, summed, terms, self.tile, self.batch)
+        paired = suits_pairs(frame, op, self.terms)
+        self.packing = PairPacking(frame, *what) if paired else Packing(frame, self.dtype, *what)
         # Shards may lie unaligned in their tree: at most twice as deep a stack.
         most = self.leaves * self.shards**2 if self.merged else self.leaves
         packed = (self.packing.rows_packed, self.packing.columns_packed)
@@ -428,8 +431,9 @@ class _Calls:
         columns = source.index(b.start + k * b.along)
         place = source.index(self.place + slot * plan.slot)
         count = source.index(self.unit.columns)
+        turns = terms // c.packing.pair
         call = (
-            f"({c.sums.name}, {source.index(terms)}, address({a.name}, {rows}), {a.across}, {a.along},"
+            f"({c.sums.name}, {source.index(turns)}, address({a.name}, {rows}), {a.across}, {a.along},"
             f" address({b.name}, {columns}), {b.along}, address({c.sums.name}, {place}), {plan.width}, {plan.slot},"
             f" {merges}, {count})"
         )
@@ -443,7 +447,7 @@ class _Calls:
                 if conditions:
                     source.line(f"if {' & '.join(conditions)}:")
                     indent = "    "
-                source.line(f"{indent}multiply_{height}x{vectors}{'m' if masked else ''}{call}")
+                source.line(f"{indent}{c.packing.multiply}_{height}x{vectors}{'m' if masked else ''}{call}")
 
 
 def _forms(side: Side, most: int, count: str) -> list[tuple[str, int]]:

@@ -10,6 +10,7 @@ from alphac.backends.gpu import THREADS
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.x86_64 import CAPABILITIES
 from alphac.ir.schedule import Kernel
+from alphac.ir.typesys import F64
 
 TRIPLE = "nvptx64-nvidia-cuda"
 PTX = {80: 70, 86: 71, 90: 78, 100: 86}  # architecture: the first version of PTX that has it
@@ -49,7 +50,8 @@ define ptr @gpu_shared(i64 %at) {{
 
 def _entry(source: KernelSource) -> str:
     """A kernel that the driver launches: buffers are in global memory, and none overlaps another. Two blocks are to fit
-    into a multiprocessor; left to itself, ptxas makes room for four and spills."""
+    into a multiprocessor, one of f64: left to itself, ptxas makes room for more and spills."""
+    fitting = 1 if F64 in source.parameters else 2
     pointers = [f"%p{i}" for i in range(len(source.parameters))]
     integers = [f"i64 %i{i}" for i in range(source.loops + source.integers)]
     casts = "".join(f"  %g{p[1:]} = addrspacecast ptr addrspace(1) {p} to ptr\n" for p in pointers)
@@ -58,7 +60,7 @@ def _entry(source: KernelSource) -> str:
     types = ", ".join(["ptr"] * len(pointers) + ["i64"] * len(integers))
     return (
         f"{_LIBRARY.format(shared=max(source.shared, 16))}\ndeclare void @{source.name}_thread({types})\n"
-        f'define ptx_kernel void @{source.name}({taken}) "nvvm.maxntid"="{THREADS}" "nvvm.minctasm"="2" {{\n'
+        f'define ptx_kernel void @{source.name}({taken}) "nvvm.maxntid"="{THREADS}" "nvvm.minctasm"="{fitting}" {{\n'
         f"{casts}  call void @{source.name}_thread({passed})\n  ret void\n}}\n"
     )
 

@@ -18,6 +18,7 @@ from alphac.backends.segment import Segment, declaration
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.team import support
 from alphac.ir.core import Op, Port, Value
+from alphac.ir.ops.define import definition
 from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles
 from alphac.ir.schedule_text import inlined_ops
 from alphac.ir.typesys import DType
@@ -175,7 +176,7 @@ def _blamed(kernel: Kernel) -> tuple[str, str]:
     finite result for some operands, or the op with a loop of its own, whose sums overflow."""
     suspects = [op for op in inlined_ops(kernel) if op.name in PARTIAL and not _divides_by_constant(op)]
     main = kernel.anchor or kernel.stores[0][0].op
-    if main is not None and (not suspects or main.name == "contract"):
+    if main is not None and (not suspects or definition(main).shape == "contract"):
         suspects.append(main)
     names = list(dict.fromkeys(op.name for op in suspects)) or ["copy"]
     spans = [str(op.span) for op in suspects if op.span is not None]

@@ -99,6 +99,12 @@ class Frame:
         self.arrays.append(made)
         return made
 
+    def words(self, name: str, elements: int) -> Array:
+        """Scratch memory of so many bf16, as they are stored."""
+        made = Array(name, BF16, elements)
+        self.arrays.append(made)
+        return made
+
     # ------------------------------------------------------------------ elements
     def value(self, value: Value, index: Index) -> Handle:
         """The element of a value at an index."""

@@ -21,7 +21,7 @@ import numpy as np
 from alphac.backends import contraction, maps, reduction, special, stream
 from alphac.backends.evaluation import PARAMETERS, Frame
 from alphac.backends.loops import vector_loops
-from alphac.backends.printer import register, stored
+from alphac.backends.printer import stored
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.vector import SCALARS
 from alphac.ir.core import Op
@@ -85,7 +85,7 @@ def _finish(frame: Frame) -> KernelSource:
     offset = 0
     for i, array in enumerate(frame.arrays, len(frame.buffers)):
         place = f"scratch + {offset}" if offset else "scratch"
-        header.append(f"    {array.name} = memory({place}, {register(array.dtype)}, {i}, {count})")
+        header.append(f"    {array.name} = memory({place}, {stored(array.dtype)}, {i}, {count})")
         offset += -(-array.elements * array.dtype.bytes // 64) * 64
     body = frame.source.text()
     if re.search(r"\bmerge\[", body):

@@ -8,13 +8,14 @@ from functools import cache
 from typing import Any
 
 from alphac.backends.microkernel import multiply
+from alphac.backends.pairs import interleave, multiply_pairs, narrow
 from alphac.backends.simd import copy, lanes, transpose
 from alphac.backends.simd_columns import columns
 from alphac.backends.simd_rows import chains, dots
 
 NAME = re.compile(
-    r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|multiply_\d+x\d+m?"
-    r"|dots_\d+|chains_\d+x\d+)\b"
+    r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|multiply_\d+x\d+m?|pairs_\d+x\d+"
+    r"|dots_\d+|chains_\d+x\d+|narrow_words|interleave_words)\b"
 )
 
 
@@ -36,6 +37,13 @@ def vector_loop(name: str, width: int) -> Callable[..., Any]:
     if kind == "chains":
         height, vectors = shape.split("x")
         return chains(int(height), int(vectors), width)
+    if kind == "narrow":
+        return narrow
+    if kind == "interleave":
+        return interleave
+    if kind == "pairs":
+        height, vectors = shape.split("x")
+        return multiply_pairs(int(height), int(vectors), width)
     if kind == "multiply":
         height, vectors = shape.removesuffix("m").split("x")
         return multiply(int(height), int(vectors), shape.endswith("m"), width)

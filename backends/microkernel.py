@@ -27,6 +27,14 @@ def multiply(height: int, vectors: int, masked: bool, width: int) -> Callable[..
     Addresses in bytes, strides in elements.
     """
 
+    return multiply_by(Tile, "multiply", height, vectors, masked, width)
+
+
+def multiply_by(
+    kind: type[Tile], prefix: str, height: int, vectors: int, masked: bool, width: int
+) -> Callable[..., Any]:
+    """`multiply`, its body made by a kind of tile."""
+
     @intrinsic
     def multiply(
         typing: Any, place: Any, terms: Any, a: Any, a_across: Any, a_along: Any, b: Any, b_along: Any, c: Any,
@@ -35,10 +43,10 @@ def multiply(height: int, vectors: int, masked: bool, width: int) -> Callable[..
         dtype = place.dtype
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            name = f"multiply_{height}x{vectors}{'m' if masked else ''}_{dtype}_{width}"
+            name = f"{prefix}_{height}x{vectors}{'m' if masked else ''}_{dtype}_{width}"
             function, body = module_function(builder, name, ir.VoidType(), [I64] * 11)
             if body is not None:
-                _Tile(body, function, height, vectors, masked, dtype, width // bytes_of(llvm_type(dtype))).emit()
+                kind(body, function, height, vectors, masked, dtype, width // bytes_of(llvm_type(dtype))).emit()
             builder.call(function, list(args[1:]))
             return context.get_dummy_value()
 
@@ -47,7 +55,7 @@ def multiply(height: int, vectors: int, masked: bool, width: int) -> Callable[..
     return multiply
 
 
-class _Tile:
+class Tile:
     """The body of `multiply`."""
 
     def __init__(self, b: Any, function: Any, height: int, vectors: int, masked: bool, dtype: Any, count: int) -> None:
@@ -71,7 +79,7 @@ class _Tile:
         b.position_at_end(loop)
         k = b.phi(I64)
         sums = self._phis()
-        products = self._term(k, sums)
+        products = self.term(k, sums)
         after = b.add(k, I64(1))
         k.add_incoming(I64(0), entry)
         k.add_incoming(after, loop)
@@ -103,7 +111,7 @@ class _Tile:
                 store(b, x, self.c, self._at(place, i, v), self.element)
         b.ret_void()
 
-    def _term(self, k: Any, sums: list[list[Any]]) -> list[list[Any]]:
+    def term(self, k: Any, sums: list[list[Any]]) -> list[list[Any]]:
         """All chains after term k."""
         b = self.b
         start = b.mul(k, self.b_along)

@@ -65,6 +65,9 @@ class Packing:
     """Both operands of a contraction. `summed`: the contracted axes, the grain's with all its shards; `terms` of them
     are summed in one kernel; `batch`: any index of the batch's axes."""
 
+    multiply = "multiply"  # what takes the operands so packed,
+    pair = 1  # and how many terms at a time
+
     def __init__(
         self, frame: Frame, dtype: DType, rows: Side, columns: Side, summed: list[Dim], terms: int, tile: Tile,
         batch: list[Dim],

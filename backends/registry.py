@@ -44,9 +44,16 @@ def target(name: str) -> Target:
 
 
 @cache
-def host_target() -> Target:
-    """The best target that this machine runs. Raises LookupError if there is none."""
-    able = [t for t in targets().values() if t.runs_here()]
+def targets_here() -> tuple[str, ...]:
+    """The names of the targets that this machine runs."""
+    return tuple(name for name, there in sorted(targets().items()) if there.runs_here())
+
+
+@cache
+def host_target(wanted: frozenset[str] = frozenset()) -> Target:
+    """The best target that this machine runs: of those with the most of the wanted capabilities, the preferred. Raises
+    LookupError if there is none."""
+    able = [targets()[name] for name in targets_here()]
     if not able:
         raise LookupError(f"this machine runs none of the targets {', '.join(sorted(targets()))}")
-    return max(able, key=lambda t: t.preference)
+    return max(able, key=lambda t: (len(wanted & t.capabilities), t.preference))

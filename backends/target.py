@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from alphac.ir.schedule import Kernel
 from alphac.ir.typesys import DType
 
+MATRIX_BF16 = "matrix(bf16)"  # the capability: products of bf16 pairs, added up in f32
+
 
 @dataclass(frozen=True)
 class Grid:

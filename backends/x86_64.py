@@ -1,11 +1,11 @@
-"""x86-64 with FMA: the levels v3 (AVX2) and v4 (AVX-512), and v3 held to 4 lanes."""
+"""x86-64 with FMA: the levels v3 (AVX2) and v4 (AVX-512), v4 with AVX512-BF16, and v3 held to 4 lanes."""
 
 from __future__ import annotations
 
 import platform
 from functools import cache
 
-from alphac.backends.target import KernelSource, Target
+from alphac.backends.target import MATRIX_BF16, KernelSource, Target
 from alphac.ir.schedule import Kernel
 
 TRIPLE = "x86_64-unknown-linux-gnu"
@@ -43,6 +43,7 @@ def _target(
     preference: int,
     features: str = "",
     forbidden: str = "",
+    capabilities: frozenset[str] = CAPABILITIES,
 ) -> Target:
     return Target(
         name=name,
@@ -51,7 +52,7 @@ def _target(
         features=features,
         lanes=lanes,
         registers=registers,
-        capabilities=CAPABILITIES,
+        capabilities=capabilities,
         pause=("llvm.x86.sse2.pause", ()),
         lowering=lower,
         runs_here=lambda: _host_features().issuperset(wanted),
@@ -64,6 +65,17 @@ def _target(
 
 TARGETS = (
     _target("x86-64-v4", "x86-64-v4", 16, 32, _V4, 3),
+    # The same with products of bf16 pairs, which only regions with `numeric fast` use: preferred where there are some.
+    _target(
+        "x86-64-v4-bf16",
+        "x86-64-v4",
+        16,
+        32,
+        (*_V4, "avx512bf16"),
+        0,
+        features="+avx512bf16",
+        capabilities=CAPABILITIES | {"matrix", MATRIX_BF16},
+    ),
     _target("x86-64-v3", "x86-64-v3", 8, 16, _V3, 2),
     # AVX has FMA, which is wanted, and wide registers. Without AVX2, LLVM makes none of narrow vectors of integers.
     _target("x86-64-v3-128", "x86-64-v3", 4, 16, _V3, 1, features="-avx2", forbidden=r"%[yz]mm"),

@@ -202,7 +202,7 @@ def path(terms: int, leaf: int, lanes: int = 1) -> int:
     return min(terms, leaf) // lanes + 1 + lanes.bit_length() + leaves.bit_length() + 1
 
 
-SUMMING = {"reduce_sum", "contract", "cumsum", "scatter_add", "combine_sum", "conv2d"}
+SUMMING = {"reduce_sum", "contract", "contract_fast", "cumsum", "scatter_add", "combine_sum", "conv2d"}
 
 
 # ---------------------------------------------------------------------- the small cases of opcases.py in every dtype

@@ -304,6 +304,7 @@ CONTRACT = [
         "two axes",
     ),
     Case("contract", _op("contract", dims=(A, C)), (tensor(A), tensor(C)), np.outer, "outer"),
+    Case("contract_fast", _op("contract_fast", dims=(BATCH, C)), (tensor(BATCH, A), tensor(A, C)), np.matmul, order=2),
     Case(
         "contract",
         _op("contract", dims=(SHARDS, C)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from fractions import Fraction
@@ -40,7 +41,8 @@ def compile_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
     def compile_example(example: str | Path, *names: str) -> Path:
         source = example if isinstance(example, Path) else EXAMPLES / example / f"{example}.alpha"
         plan = Plan((Fraction(1),) * len(names), names)
-        return compile_file(source, out=tmp_path / f"{'-'.join(names)}.bundle", plan=plan).path
+        out = tmp_path / f"{'-'.join(names)}.bundle"
+        return compile_file(source, out=out, plan=plan).path
 
     return compile_example
 
@@ -49,6 +51,49 @@ def test_a_system_trains_with_the_bits_of_the_cpu(compile_for: Compile):
     host = host_target().name
     with Session(compile_for("digits_mlp", host)) as cpu, Session(compile_for("digits_mlp", "simulated")) as gpu:
         assert gpu.train(3) == cpu.train(3)
+        found = gpu.states()
+        differing = [name for name, state in cpu.states().items() if found[name].tobytes() != state.tobytes()]
+        assert not differing, f"these differ: {', '.join(differing)}"
+        assert gpu.evaluate() == cpu.evaluate()
+
+
+SMALL = {  # examples, and what makes them small enough for a simulation
+    "breast_cancer": "",
+    "char_gpt": "batch=32 time=8 width=16 heads=2 layers=1",
+    "char_rnn": "batch=32 time=8 width=8 hidden=16",
+    "digits_cnn": "batch=32 edges=4 strokes=4",
+    "digits_mlp": "batch=32 hidden=16",
+    "gan_ring": "batch=32 hidden=16",
+    "hybrid": "batch=32 hidden=16 clusters=12",
+    "kmeans_digits": "batch=32",
+}
+
+
+def test_every_example_is_simulated():
+    assert {p.parent.name for p in EXAMPLES.glob("*/*.alpha")} == set(SMALL)
+
+
+def shrunk(example: str, directory: Path) -> Path:
+    """A copy of an example's source with smaller dims."""
+    text = (EXAMPLES / example / f"{example}.alpha").read_text(encoding="utf-8")
+    for part in SMALL[example].split():
+        name, size = part.split("=")
+        text, count = re.subn(rf"^(dim .*?\b{name}\s*=\s*)\d+", rf"\g<1>{size}", text, flags=re.MULTILINE)
+        assert count == 1, f"{example} has no dim {name}"
+    (directory / "data").symlink_to(EXAMPLES / "data")
+    source = directory / example / f"{example}.alpha"
+    source.parent.mkdir()
+    source.write_text(text, encoding="utf-8")
+    return source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", SMALL)
+def test_fifty_steps_of_every_example(example: str, compile_for: Compile, tmp_path: Path):
+    source = shrunk(example, tmp_path)
+    paths = [compile_for(source, name) for name in (host_target().name, "simulated")]
+    with Session(paths[0]) as cpu, Session(paths[1]) as gpu:
+        assert gpu.train(50) == cpu.train(50)
         found = gpu.states()
         differing = [name for name, state in cpu.states().items() if found[name].tobytes() != state.tobytes()]
         assert not differing, f"these differ: {', '.join(differing)}"

@@ -361,16 +361,18 @@ def call_region(context: Context, declaration: tree.Region, given: dict[str, Any
             raise fail(
                 "E114", f"input `{parameter.name}` of region `{declaration.name}` has no type", parameter.span, help
             )
-    before = context.reading
+    before, exact = context.reading, context.fast
     context.reading = set()
     try:
         bind_arguments(context, declaration, given, inner, span)
+        context.fast = declaration.numeric is not None and declaration.numeric.mode == "fast"
         value = run(context, declaration.body, inner)
         assert inner.versions is not None
         update_states(context, inner.versions)
         system.region_reads.setdefault(declaration.name, set()).update(context.reading)
     finally:
         context.reading |= before
+        context.fast = exact
     return _region_results(context, declaration, value, inner)
 
 

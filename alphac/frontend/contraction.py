@@ -8,7 +8,7 @@ from alphac.frontend.scope import Context
 from alphac.frontend.values import type_text
 from alphac.ir.core import Value
 from alphac.ir.span import Span
-from alphac.ir.typesys import Dim
+from alphac.ir.typesys import F32, Dim
 
 
 def contract(context: Context, a: Value, b: Value, over: set[str], span: Span) -> Value:
@@ -27,11 +27,12 @@ def contract_to(context: Context, a: Value, b: Value, dims: tuple[Dim, ...], spa
         )
     a, b = _summed(context, a, b, dims, span), _summed(context, b, a, dims, span)
     grain = a.type.grain or b.type.grain
+    name = "contract_fast" if context.fast and a.type.dtype == F32 else "contract"
     with context.at(span):
         if grain is None or grain in dims:
-            return context.emit("contract", a, b, dims=dims)
+            return context.emit(name, a, b, dims=dims)
         a, b = (masked(context, v, 0) if v.type.grain is not None else v for v in (a, b))
-        return from_shards(context, context.emit("contract", a, b, dims=dims), "sum")
+        return from_shards(context, context.emit(name, a, b, dims=dims), "sum")
 
 
 def _summed(context: Context, a: Value, b: Value, dims: tuple[Dim, ...], span: Span) -> Value:

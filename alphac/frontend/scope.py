@@ -105,6 +105,7 @@ class Context:
         self.system = system
         self.name = name
         self.training = training
+        self.fast = False  # in a region with `numeric fast`
         self.levels: list[Level] = [Level(Block())]
         self.arguments: dict[Port, Value] = {}
         self.versions: dict[str, Value] = {}  # of states, on entry of the current statement

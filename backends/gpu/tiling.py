@@ -5,6 +5,7 @@ from __future__ import annotations
 from alphac.backends.gpu.intrinsics import SIDE
 
 TERMS = 16  # pulled into the block's memory at a time
+SUMS = 1 << 15  # bytes of a tile's sums: 32 registers of each thread; with more, ptxas spills
 BLOCKS = 128  # about as many as a GPU has multiprocessors: fewer would leave some without work
 REUSE = 64  # rows and columns of a tile below which an element is loaded too often for what it serves
 
@@ -12,8 +13,9 @@ REUSE = 64  # rows and columns of a tile below which an element is loaded too of
 def tile(rows: int, columns: int, batch: int, element: int) -> tuple[int, int]:
     """Rows and columns of a block's tile: as large as the result and the registers allow, smaller as long as that gives
     the grid enough blocks, but not so small that loading limits."""
-    most = 128 if element == 4 else 64
-    height, width = (min(most, SIDE << (-(-n // SIDE) - 1).bit_length()) for n in (rows, columns))
+    height, width = (min(128, SIDE << (-(-n // SIDE) - 1).bit_length()) for n in (rows, columns))
+    while height * width * element > SUMS:
+        height, width = (height // 2, width) if height > width else (height, width // 2)
     floor = REUSE if min(rows, columns) >= 2 * REUSE else SIDE
     while batch * -(-rows // height) * -(-columns // width) < BLOCKS and max(height, width) > floor:
         height, width = (height // 2, width) if height >= width else (height, width // 2)

@@ -5,6 +5,9 @@
 Summed axes are in both operands; they are one axis, row-major in a's order, the grain's axis outermost. Over the
 grain's axis the result is per shard. The order is fixed (leaves of 256 terms by fma from +0, a tree above); lowering
 and `interpret` know it.
+
+`contract_fast` is a contraction of a region with `numeric fast`: a target may round f32 operands to bf16, and add up as
+suits it. One that has nothing faster does what `contract` does.
 """
 
 from __future__ import annotations
@@ -89,7 +92,7 @@ def _reference(op: Op, x: Array, y: Array) -> Array:
 def _gradient(b: Builder, op: Op, dy: Value) -> Sequence[Value | None]:
     x, y = op.operands
     dy = whole_cotangent(b, op, dy, x.type.grain)
-    return _adjoint(b, dy, y, x.type), _adjoint(b, dy, x, y.type)
+    return _adjoint(b, op.name, dy, y, x.type), _adjoint(b, op.name, dy, x, y.type)
 
 
 def whole_cotangent(b: Builder, op: Op, dy: Value, grain: Dim | None) -> Value:
@@ -104,22 +107,23 @@ def whole_cotangent(b: Builder, op: Op, dy: Value, grain: Dim | None) -> Value:
     return b.broadcast(dy, (grain, *dims))
 
 
-def _adjoint(b: Builder, dy: Value, other: Value, to: TensorType) -> Value:
+def _adjoint(b: Builder, name: str, dy: Value, other: Value, to: TensorType) -> Value:
     dims = to.dims
     if not to.is_partial and (dy.type.is_partial or other.type.is_partial):
         dims = (dy.type.dim(SHARD), *dims)  # the other operand is per shard, so the cotangent is
-    return b("contract", dy, other, dims=dims)
+    return b(name, dy, other, dims=dims)
 
 
-define(
-    "contract",
-    shape="contract",
-    operands=2,
-    attributes=("dims",),
-    result=_result,
-    reference=_reference,
-    gradient=_gradient,
-    cost=Cost(2),
-    needs={"contract"},
-    body=None,
-)
+for _name in ("contract", "contract_fast"):
+    define(
+        _name,
+        shape="contract",
+        operands=2,
+        attributes=("dims",),
+        result=_result,
+        reference=_reference,
+        gradient=_gradient,
+        cost=Cost(2),
+        needs={"contract"},
+        body=None,
+    )

@@ -34,7 +34,8 @@ from alphac.ir.schedule import Stage
 from alphac.ir.typesys import Dim
 
 ANCHORS = ("reduce", "contract", "special", "collective")
-ABSORBED = ("reduce_sum", "reduce_max", "reduce_min", "contract", "scatter_add")  # by the `combine` that reads them
+# By the `combine` that reads them:
+ABSORBED = ("reduce_sum", "reduce_max", "reduce_min", "contract", "contract_fast", "scatter_add")
 MAX_STORES = 16  # of one cluster: more would not fit into registers
 TRAFFIC = 2.0  # cost of storing an element, in flops; loading one is 1
 INDEXING = 0.5  # much of the arithmetic of index ops is hoisted out of the inner loops

@@ -41,9 +41,10 @@ class CudaDriver:
         except (RuntimeError, KernelFailed) as error:  # the bindings raise RuntimeError where libcuda is missing
             raise KernelFailed(f"{target}: no NVIDIA GPU can be used here: {error}") from None
         self._refuse_older(target, features)
-        (self._context,) = self._call("cuDevicePrimaryCtxRetain", self._device)
-        self._call("cuCtxSetCurrent", self._context)
-        self._module = self._load(kernels)
+        (context,) = self._call("cuDevicePrimaryCtxRetain", self._device)
+        self._context: Any = context
+        self._call("cuCtxSetCurrent", context)
+        self._module: Any = self._load(kernels) if kernels else None
 
     def _call(self, name: str, *arguments: Any) -> tuple[Any, ...]:
         """Call the driver. Raises KernelFailed with its own word for what went wrong."""
@@ -54,19 +55,32 @@ class CudaDriver:
             raise KernelFailed(f"{name}: {status.name}")
         return tuple(results)
 
+    def _attribute(self, name: str) -> int:
+        (found,) = self._call("cuDeviceGetAttribute", getattr(self._cuda.CUdevice_attribute, name), self._device)
+        return int(found)
+
+    @property
+    def architecture(self) -> int:
+        """The compute capability: 90 is sm_90."""
+        prefix = "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY"
+        return 10 * self._attribute(f"{prefix}_MAJOR") + self._attribute(f"{prefix}_MINOR")
+
+    def describe(self) -> dict[str, str | int]:
+        """Which GPU and which driver this is, for records."""
+        (name,) = self._call("cuDeviceGetName", 256, self._device)
+        (version,) = self._call("cuDriverGetVersion")
+        return {
+            "gpu": name.split(b"\0", 1)[0].decode(),
+            "architecture": f"sm_{self.architecture}",
+            "multiprocessors": self._attribute("CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT"),
+            "cuda_of_the_driver": f"{version // 1000}.{version % 1000 // 10}",
+        }
+
     def _refuse_older(self, target: str, features: Sequence[str]) -> None:
-        attribute = self._cuda.CUdevice_attribute
-        (major,) = self._call(
-            "cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self._device
-        )
-        (minor,) = self._call(
-            "cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, self._device
-        )
         wanted = max((int(f.removeprefix("sm_")) for f in features if f.startswith("sm_")), default=0)
-        if 10 * major + minor < wanted:
+        if self.architecture < wanted:
             raise KernelFailed(
-                f"{target} needs sm_{wanted}, this GPU is sm_{10 * major + minor}",
-                help="compile for this GPU's target",
+                f"{target} needs sm_{wanted}, this GPU is sm_{self.architecture}", help="compile for this GPU's target"
             )
 
     def _load(self, kernels: bytes) -> Any:
@@ -119,5 +133,7 @@ class CudaDriver:
         self._allocated.clear()
         if self._module is not None:
             self._cuda.cuModuleUnload(self._module)
-            self._cuda.cuDevicePrimaryCtxRelease(self._device)
             self._module = None
+        if self._context is not None:
+            self._cuda.cuDevicePrimaryCtxRelease(self._device)
+            self._context = None
