@@ -76,8 +76,8 @@ def same_bits(
     arrays: Sequence[np.ndarray] = (),
 ) -> None:
     """Every role's part of every result is the oracle's."""
-    program = schedule(function)
     there = name if isinstance(name, Target) else target(name) if name else host_target()
+    program = schedule(function, there.streams)
     code = lower_programs([program], there)
     arrays = arrays or [drawn(v.type, i) for i, v in enumerate(function.block.arguments)]
     wanted = interpret(function, arrays, exact=True)

@@ -91,9 +91,10 @@ class _Graph:
                 self.after[node].add(last)
 
 
-def schedule(function: Function) -> Program:
-    """Fuse and project one function."""
-    return project(stream(fuse(function)))
+def schedule(function: Function, streams: bool = True) -> Program:
+    """Fuse and project one function, with `streams` or without."""
+    fused = fuse(function)
+    return project(stream(fused) if streams else fused)
 
 
 def project(fused: Fused) -> Program:
