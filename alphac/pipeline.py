@@ -28,6 +28,7 @@ from alphac.ir.passes.expand import Expand
 from alphac.ir.passes.pad_windows import PadWindows
 from alphac.ir.passes.place import PlacementError, Share, place
 from alphac.ir.passes.project import schedule
+from alphac.ir.passes.rematerialize import Rematerialize
 from alphac.ir.passes.simplify import Simplify
 from alphac.ir.passes.solve import Found, search
 from alphac.ir.passes.survey import survey
@@ -108,9 +109,10 @@ def simplify(module: Module) -> Module:
 
 
 def tile(module: Module) -> Module:
-    """Groups of ops that run index by index of outer axes put together."""
-    module = Tile().run(module)
-    verify(module, differentiated=True)
+    """Cheap values of one loop made anew in another; groups of ops that run index by index of outer axes."""
+    for run_pass in (Rematerialize(), Tile()):
+        module = run_pass.run(module)
+        verify(module, differentiated=True)
     return module
 
 

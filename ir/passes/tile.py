@@ -41,13 +41,13 @@ from alphac.ir.typesys import I64, Dim, TensorType
 class Tile:
     """`cache`: bytes that one iteration may keep live, half of what a core has for itself. `gain`: bytes of trips
     through memory that a tile saves at least. `launch`: what running a kernel once more costs, in bytes moved: its code
-    and what predicts its branches are no longer at hand, 2 to 3 microseconds in all. `shared`: bytes that a
+    and what predicts its branches are no longer at hand, about 3 microseconds in all. `shared`: bytes that a
     contraction may read anew in every iteration."""
 
     name: ClassVar[str] = "tile"
     cache: int = 512 << 10
     gain: int = 2 << 20
-    launch: int = 40 << 10
+    launch: int = 48 << 10
     shared: int = 32 << 10
 
     def run(self, module: Module) -> Module:
