@@ -97,6 +97,7 @@ def _finish(frame: Frame) -> KernelSource:
         parameters=tuple(b.type.dtype for b in frame.buffers),
         loops=len(frame.loops),
         scratch=offset,
+        alone=frame.alone,
         namespace={**SCALARS, **TYPES, **vector_loops(body, frame.target.lanes), **frame.functions, **frame.intrinsics},
     )
 

@@ -13,7 +13,7 @@ from alphac.backends.simd import copy, lanes, transpose
 from alphac.backends.simd_columns import columns
 
 NAME = re.compile(
-    r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|multiply_\d+x\d+m?|pairs_\d+x\d+"
+    r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|(?:multiply|pairs)_\d+x\d+m?p?"
     r"|narrow_words|interleave_words)\b"
 )
 
@@ -35,10 +35,8 @@ def vector_loop(name: str, width: int) -> Callable[..., Any]:
         return narrow
     if kind == "interleave":
         return interleave
-    if kind == "pairs":
-        height, vectors = shape.split("x")
-        return multiply_pairs(int(height), int(vectors), width)
-    if kind == "multiply":
-        height, vectors = shape.removesuffix("m").split("x")
-        return multiply(int(height), int(vectors), shape.endswith("m"), width)
+    if kind in ("multiply", "pairs"):
+        height, vectors = shape.rstrip("mp").split("x")
+        flags = shape[len(shape.rstrip("mp")) :]
+        return (multiply if kind == "multiply" else multiply_pairs)(int(height), int(vectors), flags, width)
     return (copy if kind == "copy" else transpose)(int(shape), width)

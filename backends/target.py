@@ -35,6 +35,7 @@ class KernelSource:
     parameters  element types of the buffers, in the order of `Kernel.buffers()`; each is passed as a raw pointer
     loops       how many loop indices follow the buffers
     scratch     bytes of scratch that one thread needs (the runtime aligns every thread's scratch to 64 bytes)
+    alone       whether the thread that is told to be thread 0 does all of it, as it is little
     namespace   globals of the source: NumPy scalar types, SIMD intrinsics. Not part of the kernel's identity but for
                 the digest of the files that make them
     integers    how many i64 follow these: six as below; on a GPU the first three
@@ -57,6 +58,7 @@ class KernelSource:
     integers: int = 6
     shared: int = 0
     grid: Grid | None = None
+    alone: bool = False
 
 
 Lowering = Callable[["Kernel", "Target"], KernelSource]

@@ -22,8 +22,7 @@ Action = dict[str, Any]
 
 def actions(
     steps: Sequence[Step],
-    symbols: Mapping[Kernel, str],
-    sources: Mapping[str, KernelSource],
+    sources: Mapping[Kernel, KernelSource],
     number: Mapping[int, int],
 ) -> list[Action]:
     """What to do, one after the other; for exchanges, nothing: a role that owns all shards has no use for them.
@@ -31,7 +30,7 @@ def actions(
     found: list[Action] = []
     for step in steps:
         if isinstance(step, Launch):
-            source = sources[symbols[step.kernel]]
+            source = sources[step.kernel]
             assert source.grid is not None
             grid = [source.grid.threads, source.grid.count, source.grid.each, source.grid.grows]
             buffers = [number[id(b)] for b in step.kernel.buffers()]
@@ -39,11 +38,11 @@ def actions(
         elif isinstance(step, Guard):
             found.append({"guard": [number[id(b)] for b in step.buffers]})
         elif isinstance(step, Repeat):
-            inner = actions(step.steps, symbols, sources, number)
+            inner = actions(step.steps, sources, number)
             found.append({"repeat": step.count, "reverse": step.reverse, "steps": inner})
         elif isinstance(step, Tiles):
             dims = [[d.size, d.size // d.shards if d.shards else 0] for d in step.dims]
-            found.append({"tiles": dims, "steps": actions(step.steps, symbols, sources, number)})
+            found.append({"tiles": dims, "steps": actions(step.steps, sources, number)})
     return found
 
 

@@ -19,8 +19,11 @@ from alphac.ir.core import Function, Op, Port, Value
 from alphac.ir.ops.define import definition
 from alphac.ir.ops.structure import tiled_axes
 from alphac.ir.passes.fuse import Cluster, Fused, Level, Nest, fuse, reaches
+from alphac.ir.passes.meetings import keeps_to_shards
 from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles, View
 from alphac.ir.typesys import Dim, TensorType
+
+SMALL = 64 << 10  # bytes that a node may store to be put forward
 
 
 @dataclass(eq=False)
@@ -389,8 +392,8 @@ class _Projection:
         return f"{self.program.name}.{label}" + (f".{number}" if number > 1 else "")
 
     def _sorted(self, graph: _Graph) -> list[Node]:
-        """The nodes in a legal order: what needs fewer exchanges first, else as in the source. Between nodes of which
-        one reads the other threads must meet; nodes that take no memory come early if that saves a meeting."""
+        """The nodes in a legal order: what needs fewer exchanges first, else as in the source. Nodes that take little
+        memory come early if that saves a meeting (`meetings.py`)."""
         before: dict[Node, set[Node]] = {n: set() for n in graph.nodes}
         for node, followers in graph.after.items():
             for follower in followers:
@@ -400,13 +403,19 @@ class _Projection:
         serial = {n: i for i, n in enumerate(graph.nodes)}
         opened = {n: {b for b, (_, stacked) in self._opened(graph, n).items() if not stacked} for n in graph.nodes}
         needed = {n: self._needed(graph, n) for n in graph.nodes}
+        own = {n for n in graph.nodes if self._keeps_to_shards(n, needed[n])}
         found: list[Node] = []
         together: set[Node] = set()  # since the last meeting
+
+        def meets(node: Node) -> bool:
+            last = before[node] & together
+            return bool(last - own if node in own else last)
+
         ready = {n for n in graph.nodes if not waiting[n]}
         while ready:
             node = min(ready, key=lambda n: (rounds[n], n.order, serial[n]))
-            if before[node] & together:
-                light = [n for n in ready if rounds[n] == rounds[node] and self._light(n) and not before[n] & together]
+            if meets(node):
+                light = [n for n in ready if rounds[n] == rounds[node] and self._light(n) and not meets(n)]
                 if light:
                     node = min(light, key=lambda n: (n.order, serial[n]))
                 else:
@@ -424,12 +433,18 @@ class _Projection:
         return found
 
     def _light(self, node: Node) -> bool:
-        """Whether a node stores nothing but states and scalars."""
-        if isinstance(node, Copy):
-            return node.to.buffer.role == "state" or not node.value.type.dims
-        return isinstance(node, Cluster) and all(
-            self.views[v].buffer.role == "state" or not v.type.dims for v in node.stores
+        """Whether a node stores nothing but states and what is small."""
+        return isinstance(node, Copy | Cluster) and all(
+            buffer.role == "state" or buffer.type.size * buffer.type.dtype.bytes <= SMALL
+            for buffer in self._stored(node)
         )
+
+    def _keeps_to_shards(self, node: Node, reads: set[Buffer]) -> bool:
+        return isinstance(node, Copy | Cluster) and keeps_to_shards(self._stored(node), reads)
+
+    def _stored(self, node: Cluster | Copy) -> list[Buffer]:
+        """The buffers that a node writes."""
+        return [node.to.buffer] if isinstance(node, Copy) else [self.views[v].buffer for v in node.stores]
 
 
 def _carried(op: Op) -> int:
