@@ -13,6 +13,7 @@ from alphac.ir.schedule import Kernel
 from alphac.ir.typesys import F64
 
 TRIPLE = "nvptx64-nvidia-cuda"
+SHARED = {80: 163, 86: 99, 90: 227, 100: 227}  # KiB that a block may have
 PTX = {80: 70, 86: 71, 90: 78, 100: 86}  # architecture: the first version of PTX that has it
 
 _LIBRARY = """
@@ -80,7 +81,7 @@ def _target(architecture: int, version: int) -> Target:
         features=f"+ptx{version}",
         lanes=1,
         registers=0,
-        capabilities=CAPABILITIES,
+        capabilities=CAPABILITIES | {f"scratch({SHARED[architecture] << 10})"},
         pause=("", ()),
         lowering=lower,
         runs_here=lambda: False,
