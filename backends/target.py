@@ -85,6 +85,7 @@ class Target:
     needs         the processor's features, in LLVM's names, without which an object must not be loaded
     preference    among targets that run here, the highest is chosen
     attributes    LLVM function attributes given to every function
+    streams       whether `lowering` takes kernels with stages
     forbidden     a regular expression of registers, as assembly writes them, that no code uses although the processor
                   has them; empty if it may use all
     device        the module of the runtime's devices that loads the code
@@ -107,6 +108,7 @@ class Target:
     preference: int = 0
     attributes: tuple[tuple[str, str], ...] = ()
     forbidden: str = ""
+    streams: bool = False
     device: str = "cpu"
     text: bool = False
     entry: Entry | None = field(default=None, compare=False, repr=False)
