@@ -20,18 +20,20 @@ from math import gcd
 from alphac.backends.chains import Chains
 from alphac.backends.convolution import windows_in_memory
 from alphac.backends.evaluation import Frame, Index, named, physical, size
-from alphac.backends.indexing import Affine, number, symbol
-from alphac.backends.packing import Packing, Part, Side
+from alphac.backends.indexing import Affine, Symbol, number, symbol
+from alphac.backends.packing import Packing, Side
 from alphac.backends.pair_packing import PairPacking, suits_pairs
 from alphac.backends.printer import Handle
 from alphac.backends.reduction import Columns, Nodes, combine_partials, store_partials
-from alphac.backends.tiling import LEAF, register_tile, tiling
+from alphac.backends.stream import emit_rows, suits_rows
+from alphac.backends.tile_calls import MANY, Calls, Chunk, Target, Unit
+from alphac.backends.tiling import LEAF, LINE, register_tile, tiling
 from alphac.ir.core import Op
 from alphac.ir.ops.contract import contracted_axes
 from alphac.ir.typesys import BF16, F32, SHARD, Dim
 
 ALONE = 1 << 15  # terms in all; fewer are left to thread 0
-MANY = 1 << 31
+FETCHED = 2  # tiles of rows for each line of a term that is fetched ahead, at least
 
 
 def emit_contract(frame: Frame, op: Op, combine: Op | None) -> None:
@@ -40,8 +42,10 @@ def emit_contract(frame: Frame, op: Op, combine: Op | None) -> None:
     windows = windows_in_memory(frame, op, combine)
     if windows is not None:
         windows.emit()
+    elif combine is None and suits_rows(frame, op):
+        emit_rows(frame, op)
     elif not chains.suit:
-        _Contraction(frame, op, combine).emit()
+        Contraction(frame, op, combine).emit()
     elif combine is None:
         store_partials(frame, op, Columns(chains))
     else:
@@ -60,31 +64,13 @@ class _Block:
     column: Affine
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """Terms multiplied together: from `first` on, counted within a shard, or all of `count` shards from `shard` on."""
-
-    first: Affine
-    shard: Affine
-    count: Affine
-
-
-@dataclass(frozen=True)
-class _Unit:
-    """Elements of the result whose sums are complete at the same time."""
-
-    batch: Index
-    row: Affine
-    rows: Affine
-    column: Affine
-    columns: Affine
-
-
-Finish = Callable[[_Unit], None]
+Finish = Callable[[Unit], None]
 Body = Callable[[Index, Affine], None]
 
 
-class _Contraction:
+class Contraction:
+    """The kernel of a contraction in the making."""
+
     def __init__(self, frame: Frame, op: Op, combine: Op | None) -> None:
         self.frame, self.op, self.combine = frame, op, combine
         self.source = frame.source
@@ -166,7 +152,9 @@ class _Contraction:
     def _share(self, total: Affine) -> None:
         """[lo, hi): what this thread does of `total`."""
         source, text = self.source, self.source.index(total)
-        if size(self.batch) * size(self.rows.axes) * size(self.columns.axes) * self.terms <= ALONE:
+        work = size(self.batch) * size(self.rows.axes) * size(self.columns.axes) * self.terms
+        self.frame.alone = work <= ALONE
+        if self.frame.alone:
             source.line("lo = 0")
             source.line(f"hi = {text} if thread == 0 else 0")
         else:
@@ -264,10 +252,10 @@ class _Contraction:
         self.frame.results[self.op.result] = lambda _: result
         self.frame.store_all(index)
 
-    def _put_nodes(self, nodes: Nodes, unit: _Unit) -> None:
+    def _put_nodes(self, nodes: Nodes, unit: Unit) -> None:
         """The sums of the subtrees that are left, in slots below `top`."""
         full = self.source.name("n")
-        self.source.line(f"{full} = top")
+        self.source.line(f"{full} = top{' - 1' if self._target(unit) else ''}")
         with self.frame.loop("s", number(0), symbol(full, self.source.level, 0, MANY), MANY) as slot:
 
             def put(index: Index, at: Affine) -> None:
@@ -275,34 +263,64 @@ class _Contraction:
 
             self._elements(unit, put)
 
-    def _elements(self, unit: _Unit, body: Body) -> None:
+    def _elements(self, unit: Unit, body: Body) -> None:
         """Run `body(index, place in a slot)` for all elements of a unit."""
-        over, width = self.frame.over, self.plan.width
+        width = self.plan.width
 
-        def row(rows: Index, r: Affine) -> None:
-            def element(columns: Index, c: Affine) -> None:
-                body({**unit.batch, **rows, **columns}, (r - unit.row) * width + (c - unit.column))
-
-            over(self.columns.axes, unit.column, unit.columns, element)
+        def row(rows: Index, i: Affine) -> None:
+            self._each(
+                self.columns.axes,
+                unit.column,
+                unit.columns,
+                lambda columns, j: body({**unit.batch, **rows, **columns}, i * width + j),
+            )
 
         self.source.line("# what is stored")
-        over(self.rows.axes, unit.row, unit.rows, row, run=size(self.rows.axes))
+        self._each(self.rows.axes, unit.row, unit.rows, row)
 
-    def _whole_unit(self, block: _Block) -> _Unit:
+    def _each(self, axes: list[Dim], start: Affine, count: Affine, body: Body) -> None:
+        """Run `body(index, number)` for `count` indices from the flat `start` on."""
+        i = symbol("i0", self.source.level + 1, 0, max(0, count.high - 1))
+        if any(_slope(form, i) is None for form in named(axes, start + i).values()):
+            self.frame.over(axes, start, count, lambda index, flat: body(index, flat - start))
+            return
+        with self.frame.loop("e", number(0), count, count.high) as i:
+            body(named(axes, start + i), i)
+
+    def _target(self, unit: Unit) -> Target | None:
+        """Where sums are stored if that is all that happens to them, in memory where columns lie side by side."""
+        (value, view), *more = self.frame.kernel.stores
+        result = self.op.result
+        exact = all(s.count.is_constant or s.count % of == number(0) for s, of in self._cuts)
+        if not self.plan.whole or not exact or result.type.dtype != self.dtype:
+            return None
+        if not self.merged and (self.combine is not None or more or value is not result):
+            return None
+        i, j = (symbol(n, self.source.level + 1, 0, c.high - 1) for n, c in (("i0", unit.rows), ("j0", unit.columns)))
+        rows, columns = named(self.rows.axes, unit.row + i), named(self.columns.axes, unit.column + j)
+        flat = self.frame.flat(view, {**unit.batch, **rows, **columns})
+        across, along = _slope(flat, i), _slope(flat, j)
+        if across is None or along is None or (along != 1 and size(self.columns.axes) > 1):
+            return None
+        return Target(self.frame.names[id(view.buffer)], flat - i * across - j * along, across, view.buffer.fixed)
+
+    def _whole_unit(self, block: _Block) -> Unit:
         row = block.row + block.start * self.tile.rows
         rows = (block.stop - block.start) * self.tile.rows
         return self._unit(block, row, rows, block.column, number(self.plan.width))
 
-    def _unit(self, block: _Block, row: Affine, rows: Affine, column: Affine, columns: Affine) -> _Unit:
+    def _unit(self, block: _Block, row: Affine, rows: Affine, column: Affine, columns: Affine) -> Unit:
         """Rows and columns that exist of so many."""
         left = [
             count if side.count % of == number(0) else self._at_most(side.high - start, count)
-            for side, of, start, count in (
-                (self.rows, self.tile.rows, row, rows),
-                (self.columns, self.plan.width, column, columns),
-            )
+            for (side, of), start, count in zip(self._cuts, (row, column), (rows, columns), strict=True)
         ]
-        return _Unit(block.batch, row, left[0], column, left[1])
+        return Unit(block.batch, row, left[0], column, left[1])
+
+    @property
+    def _cuts(self) -> tuple[tuple[Side, int], tuple[Side, int]]:
+        """Both sides, and how many rows or columns are made together."""
+        return (self.rows, self.tile.rows), (self.columns, self.plan.width)
 
     def _at_most(self, left: Affine, count: Affine) -> Affine:
         k = self.frame.k
@@ -342,14 +360,14 @@ class _Contraction:
         plan = self.plan
         if plan.whole or self.terms <= plan.terms:
             terms = self._variable(shards * self.terms)
-            self._chunk(block, _Chunk(number(0), shard, shards), terms, finish)
+            self._chunk(block, Chunk(number(0), shard, shards), terms, finish)
             return
         with self.frame.loop("k", number(0), number(-(-self.terms // plan.terms)), self.terms) as chunk:
             first = chunk * plan.terms
             terms = self.frame.least(number(self.terms) - first, plan.terms)
-            self._chunk(block, _Chunk(first, shard, shards), terms, finish)
+            self._chunk(block, Chunk(first, shard, shards), terms, finish)
 
-    def _chunk(self, block: _Block, chunk: _Chunk, terms: Affine, finish: Finish) -> None:
+    def _chunk(self, block: _Block, chunk: Chunk, terms: Affine, finish: Finish) -> None:
         """Pack, and multiply tile by tile."""
         frame, plan, packing = self.frame, self.plan, self.packing
         start = chunk.shard * self.terms + chunk.first
@@ -372,90 +390,35 @@ class _Contraction:
                     place = (m - block.start) * (self.tile.rows * plan.width) + panel * self.tile.columns
                 rows = packing.rows_part(block.batch, block.row, start, plan)
                 columns = packing.columns_part(block.batch, column, start, plan)
-                _Calls(self, unit, (rows, columns), chunk, m, place).emit()
-                if plan.whole:
+                target = self._target(unit)
+                ahead = self._ahead(block, column, start, m)
+                Calls(self, unit, (rows, columns), chunk, m, place, target, ahead).emit()
+                if plan.whole and (target is None or self.merged):
                     finish(unit)
 
-
-@dataclass(frozen=True)
-class _Calls:
-    """The calls of `multiply` for one tile, number `tile` of its block, whose sums begin at `place` of every slot."""
-
-    contraction: _Contraction
-    unit: _Unit
-    parts: tuple[Part, Part]
-    chunk: _Chunk
-    tile: Affine
-    place: Affine
-
-    def emit(self) -> None:
-        c, frame, source, chunk = self.contraction, self.contraction.frame, self.contraction.source, self.chunk
-        if not c.merged:
-            self._leaves(number(0), number(0), None)
-            return
-        depth = "top" if c.plan.whole else source.name("d")
-        source.line(f"{depth} = {'0' if c.plan.whole else 'top'}")
-        with frame.loop("s", chunk.shard, chunk.shard + chunk.count, c.shards) as shard:
-            here, merges = source.name("n"), source.name("n")
-            source.line(f"{here} = {depth}")
-            source.line(f"{merges} = merge[{source.index(shard - frame.first)}]")
-            skip = (shard - chunk.shard) * c.terms
-            self._leaves(skip, symbol(here, source.level, 0, MANY), merges)
-            source.line(f"{depth} += 1 - {merges}")
-
-    def _leaves(self, skip: Affine, base: Affine, merges: str | None) -> None:
-        """The leaves of one shard that are in the chunk. `skip`: packed terms of earlier shards; `base`: slots in use;
-        `merges`: how often the shard's sum is merged with earlier shards'."""
-        c, frame, source = self.contraction, self.contraction.frame, self.contraction.source
-        if c.leaves == 1:
-            self._multiply(skip, number(c.terms), base, merges or "0")
-            return
-        start = self.chunk.first // LEAF
-        stop = number(c.leaves) if c.plan.whole else frame.least(start + min(c.plan.terms // LEAF, c.leaves), c.leaves)
-        with frame.loop("l", start, stop, c.leaves) as leaf:
-            text = source.index(leaf)
-            depth = symbol(source.define(f"popcount({text})", source.level, "n"), source.level, 0, 64)
-            times = source.define(f"merges_after({text}, {c.leaves})", source.level, "n")
-            if merges is not None:
-                times = f"{times} + select({text} == {c.leaves - 1}, {merges}, 0)"
-            terms = frame.least(number(c.terms) - leaf * LEAF, LEAF)
-            self._multiply(skip + leaf * LEAF - self.chunk.first, terms, base + depth, times)
-
-    def _multiply(self, k: Affine, terms: Affine, slot: Affine, merges: str) -> None:
-        c, source = self.contraction, self.contraction.source
-        plan, (a, b) = c.plan, self.parts
-        rows = source.index(a.start + self.tile * a.tile + k * a.along)
-        columns = source.index(b.start + k * b.along)
-        place = source.index(self.place + slot * plan.slot)
-        count = source.index(self.unit.columns)
-        turns = terms // c.packing.pair
-        call = (
-            f"({c.sums.name}, {source.index(turns)}, address({a.name}, {rows}), {a.across}, {a.along},"
-            f" address({b.name}, {columns}), {b.along}, address({c.sums.name}, {place}), {plan.width}, {plan.slot},"
-            f" {merges}, {count})"
-        )
-        heights = _forms(c.rows, c.tile.rows, source.index(self.unit.rows))
-        for row_condition, height in heights:
-            for column_condition, size_ in _forms(c.columns, c.tile.columns, count):
-                vectors = -(-size_ // c.tile.lanes)
-                masked = size_ % c.tile.lanes and not c.packing.columns_packed
-                conditions = [x for x in (row_condition, column_condition) if x]
-                indent = ""
-                if conditions:
-                    source.line(f"if {' & '.join(conditions)}:")
-                    indent = "    "
-                source.line(f"{indent}{c.packing.multiply}_{height}x{vectors}{'m' if masked else ''}{call}")
+    def _ahead(self, block: _Block, column: Affine, start: Affine, tile: Affine) -> tuple[str, str] | None:
+        """What is fetched while a tile is multiplied, its address and the way from term to term: the columns to be
+        packed next, a line of each term by each of the first tiles."""
+        part = self.packing.columns_ahead(block.batch, column, start)
+        lines = self.tile.columns * self.dtype.bytes // LINE
+        if part is None or not self.plan.whole or size(self.rows.axes) < FETCHED * lines * self.tile.rows:
+            return None
+        source = self.source
+        number_ = tile - block.start
+        place, along = source.name("n"), source.name("n")
+        source.line(f"{place} = address({self.sums.name}, 0)")
+        source.line(f"{along} = 0")
+        with source.block(f"if {source.index(number_)} < {lines}:"):
+            source.line(f"{place} = address({part.name}, {source.index(part.start + number_ * part.across)})")
+            source.line(f"{along} = {part.along}")
+        return place, along
 
 
-def _forms(side: Side, most: int, count: str) -> list[tuple[str, int]]:
-    """Of how many rows or columns register tiles are, and the condition under which they are of so many: the last may
-    have a form of its own if it is known how many are left."""
-    total = size(side.axes)
-    if not side.count.is_constant or total % most == 0:
-        return [("", most)]
-    if total < most:
-        return [("", total)]
-    return [(f"({count} == {most})", most), (f"({count} < {most})", total % most)]
+def _slope(form: Affine, variable: Affine) -> int | None:
+    """The coefficient of a variable; None if that is no number."""
+    symbol_ = variable.terms[0][0]
+    assert isinstance(symbol_, Symbol)
+    return form.coefficient(symbol_)
 
 
 def _multiple(count: Affine) -> int:

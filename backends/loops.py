@@ -11,10 +11,11 @@ from alphac.backends.microkernel import multiply
 from alphac.backends.pairs import interleave, multiply_pairs, narrow
 from alphac.backends.simd import copy, lanes, transpose
 from alphac.backends.simd_columns import columns
+from alphac.backends.simd_rows import chains, dots
 
 NAME = re.compile(
-    r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|multiply_\d+x\d+m?|pairs_\d+x\d+"
-    r"|narrow_words|interleave_words)\b"
+    r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|(?:multiply|pairs)_\d+x\d+m?p?"
+    r"|dots_\d+|chains_\d+x\d+|narrow_words|interleave_words)\b"
 )
 
 
@@ -31,14 +32,17 @@ def vector_loop(name: str, width: int) -> Callable[..., Any]:
         return lanes(shape, width)
     if kind == "columns":
         return columns(shape, width)
+    if kind == "dots":
+        return dots(int(shape), width)
+    if kind == "chains":
+        height, vectors = shape.split("x")
+        return chains(int(height), int(vectors), width)
     if kind == "narrow":
         return narrow
     if kind == "interleave":
         return interleave
-    if kind == "pairs":
-        height, vectors = shape.split("x")
-        return multiply_pairs(int(height), int(vectors), width)
-    if kind == "multiply":
-        height, vectors = shape.removesuffix("m").split("x")
-        return multiply(int(height), int(vectors), shape.endswith("m"), width)
+    if kind in ("multiply", "pairs"):
+        height, vectors = shape.rstrip("mp").split("x")
+        flags = shape[len(shape.rstrip("mp")) :]
+        return (multiply if kind == "multiply" else multiply_pairs)(int(height), int(vectors), flags, width)
     return (copy if kind == "copy" else transpose)(int(shape), width)

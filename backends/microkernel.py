@@ -12,45 +12,46 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from alphac.backends.simd import load, masked_load, module_function, splat, store, vector_of
-from alphac.backends.vector import I64, POINTER, bytes_of, call, combine, llvm_type
+from alphac.backends.simd import load, masked_load, masked_store, module_function, prefetch, splat, store, vector_of
+from alphac.backends.vector import I64, POINTER, bytes_of, call, combine, element_pointer, llvm_type
 
 
-def multiply(height: int, vectors: int, masked: bool, width: int) -> Callable[..., Any]:
+def multiply(height: int, vectors: int, flags: str, width: int) -> Callable[..., Any]:
     """A register tile of a product: `height` rows by `vectors` vectors of `width` bytes.
 
-    multiply(tile, terms, a, a_across, a_along, b, b_along, c, c_across, slot, merges, columns): per element one chain
-    of fma over `terms` terms, from +0; then `merges` times the sum of the earlier partial, `slot` elements below, with
-    it; stored as many slots below c. Row i's term k is at a + i * a_across + k * a_along. `masked`: of the last vector
-    only so many columns are read that there are `columns` in all.
+    multiply(tile, terms, a, a_across, a_along, b, b_along, c, c_across, slot, merges, to, to_across, columns, ahead,
+             ahead_along)
+
+    Per element one chain of fma over `terms` terms, from +0; then `merges` times the sum of the earlier partial, which
+    is `slot` elements further below c each time, with it; stored at `to`. Row i's term k is at
+    a + i * a_across + k * a_along. Flags: m: of the last vector only so many columns are read and stored that there are
+    `columns` in all. p: with term k, memory at ahead + k * ahead_along is fetched into the cache.
 
     Addresses in bytes, strides in elements.
     """
+    return multiply_by(Tile, "multiply", height, vectors, flags, width)
 
-    return multiply_by(Tile, "multiply", height, vectors, masked, width)
 
-
-def multiply_by(
-    kind: type[Tile], prefix: str, height: int, vectors: int, masked: bool, width: int
-) -> Callable[..., Any]:
+def multiply_by(kind: type[Tile], prefix: str, height: int, vectors: int, flags: str, width: int) -> Callable[..., Any]:
     """`multiply`, its body made by a kind of tile."""
 
     @intrinsic
     def multiply(
         typing: Any, place: Any, terms: Any, a: Any, a_across: Any, a_along: Any, b: Any, b_along: Any, c: Any,
-        c_across: Any, slot: Any, merges: Any, columns: Any,
+        c_across: Any, slot: Any, merges: Any, to: Any, to_across: Any, columns: Any,
+        ahead: Any, ahead_along: Any,
     ) -> Any:  # fmt: skip
         dtype = place.dtype
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            name = f"{prefix}_{height}x{vectors}{'m' if masked else ''}_{dtype}_{width}"
-            function, body = module_function(builder, name, ir.VoidType(), [I64] * 11)
+            name = f"{prefix}_{height}x{vectors}{flags}_{dtype}_{width}"
+            function, body = module_function(builder, name, ir.VoidType(), [I64] * 15)
             if body is not None:
-                kind(body, function, height, vectors, masked, dtype, width // bytes_of(llvm_type(dtype))).emit()
+                kind(body, function, height, vectors, flags, dtype, width // bytes_of(llvm_type(dtype))).emit()
             builder.call(function, list(args[1:]))
             return context.get_dummy_value()
 
-        return types.void(place, *[types.int64] * 11), generate
+        return types.void(place, *[types.int64] * 15), generate
 
     return multiply
 
@@ -58,16 +59,16 @@ def multiply_by(
 class Tile:
     """The body of `multiply`."""
 
-    def __init__(self, b: Any, function: Any, height: int, vectors: int, masked: bool, dtype: Any, count: int) -> None:
-        self.b, self.function, self.masked = b, function, masked
+    def __init__(self, b: Any, function: Any, height: int, vectors: int, flags: str, dtype: Any, count: int) -> None:
+        self.b, self.function, self.flags = b, function, flags
         self.height, self.vectors, self.dtype, self.count = height, vectors, dtype, count
         self.element = llvm_type(dtype)
         self.vector = vector_of(self.element, count)
         (
             self.terms, a, self.a_across, self.a_along, b_, self.b_along, c, self.c_across, self.slot, self.merges,
-            self.columns,
+            to, self.to_across, self.columns, ahead, self.ahead_along,
         ) = function.args  # fmt: skip
-        self.left, self.right, self.c = (b.inttoptr(v, POINTER) for v in (a, b_, c))
+        self.left, self.right, self.c, self.to, self.ahead = (b.inttoptr(v, POINTER) for v in (a, b_, c, to, ahead))
         self.zero = ir.Constant(self.vector, [ir.Constant(self.element, 0)] * count)
 
     def emit(self) -> None:
@@ -79,6 +80,8 @@ class Tile:
         b.position_at_end(loop)
         k = b.phi(I64)
         sums = self._phis()
+        if "p" in self.flags:
+            prefetch(b, element_pointer(b, self.ahead, b.mul(k, self.ahead_along), self.element))
         products = self.term(k, sums)
         after = b.add(k, I64(1))
         k.add_incoming(I64(0), entry)
@@ -97,7 +100,10 @@ class Tile:
         b.position_at_end(more)
         below = b.sub(place, self.slot)
         merged = [
-            [combine(b, "add", self._partial(self._at(below, i, v)), x, self.dtype) for v, x in enumerate(row)]
+            [
+                combine(b, "add", self._partial(self._at(below, i, self.c_across, v)), x, self.dtype)
+                for v, x in enumerate(row)
+            ]
             for i, row in enumerate(totals)
         ]
         m.add_incoming(b.add(m, I64(1)), more)
@@ -108,7 +114,7 @@ class Tile:
         b.position_at_end(done)
         for i, row in enumerate(totals):
             for v, x in enumerate(row):
-                store(b, x, self.c, self._at(place, i, v), self.element)
+                self._store(x, self._at(I64(0), i, self.to_across, v), v)
         b.ret_void()
 
     def term(self, k: Any, sums: list[list[Any]]) -> list[list[Any]]:
@@ -125,17 +131,28 @@ class Tile:
         return products
 
     def _columns(self, index: Any, v: int) -> Any:
-        if self.masked and v == self.vectors - 1:
-            left = self.b.sub(self.columns, I64(v * self.count))
-            return masked_load(self.b, self.right, index, self.element, self.count, left, 0, self.zero)
+        if self._partly(v):
+            return masked_load(self.b, self.right, index, self.element, self.count, self._left(v), 0, self.zero)
         return load(self.b, self.right, index, self.element, self.count)
+
+    def _store(self, value: Any, index: Any, v: int) -> None:
+        if self._partly(v):
+            masked_store(self.b, value, self.to, index, self.element, self._left(v))
+        else:
+            store(self.b, value, self.to, index, self.element)
+
+    def _partly(self, v: int) -> bool:
+        return "m" in self.flags and v == self.vectors - 1
+
+    def _left(self, v: int) -> Any:
+        return self.b.sub(self.columns, I64(v * self.count))
 
     def _partial(self, index: Any) -> Any:
         return load(self.b, self.c, index, self.element, self.count)
 
-    def _at(self, place: Any, i: int, v: int) -> Any:
+    def _at(self, place: Any, i: int, across: Any, v: int) -> Any:
         b = self.b
-        return b.add(b.add(place, b.mul(I64(i), self.c_across)), I64(v * self.count))
+        return b.add(b.add(place, b.mul(I64(i), across)), I64(v * self.count))
 
     def _fma(self, x: Any, y: Any, z: Any) -> Any:
         if isinstance(self.dtype, types.Float):

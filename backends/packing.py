@@ -11,7 +11,7 @@ plain operand, vectors are copied, or transposed in registers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from alphac.backends.evaluation import Array, Frame, Index, named, size
 from alphac.backends.indexing import Affine, Symbol, number, symbol
@@ -73,7 +73,7 @@ class Packing:
         batch: list[Dim],
     ) -> None:  # fmt: skip
         self.frame, self.dtype, self.tile = frame, dtype, tile
-        self.rows, self.columns, self.summed = rows, columns, summed
+        self.rows, self.columns, self.summed, self._terms = rows, columns, summed, terms
         self.arrays: dict[str, Array] = {}
         level = frame.source.level + 1
         index = {d.name: symbol(f"b_{d.name}", level, 0, d.size - 1) for d in batch}
@@ -160,6 +160,20 @@ class Packing:
         array = self.arrays["panel"]
         self._pack(array, number(0), self.columns, batch, column, self.tile.columns, first, terms)
 
+    def columns_ahead(self, batch: Index, column: Affine, first: Affine) -> Part | None:
+        """Where the next tile's columns will be packed from, if that is plain memory: line by line of all terms in
+        turn, `across` apart, are the lines of one term, or what lies as far behind."""
+        place = self._place(self.columns, batch)
+        line = LINE // self.dtype.bytes
+        if place is None or not self.columns_packed:
+            return None
+        part = self._part(self.columns, batch, column + self.tile.columns, first, self.tile.columns)
+        if place.across == 1:
+            return replace(part, across=line)
+        if place.along == 1 and place.across == self._terms:
+            return replace(part, across=line * self._terms, along=line)
+        return None
+
     # ------------------------------------------------------------------ in place
     def _part(self, side: Side, batch: Index, start: Affine, first: Affine, tile: int) -> Part:
         place = self._place(side, batch)
@@ -209,7 +223,8 @@ class Packing:
     ) -> None:
         """Pack `most` rows or columns, fewer at the end, term after term."""
         frame, index = self.frame, self.frame.source.index
-        count = frame.least(side.high - start, most)
+        whole = side.count % most == number(0)
+        count = number(most) if whole else frame.least(side.high - start, most)
         place = self._place(side, batch)
         if place is not None and 1 in (place.along, place.across) and (place.along != 1 or most % self.tile.lanes == 0):
             at = place.start + start * place.across + first * place.along

@@ -153,15 +153,35 @@ def _lanes_body(b: Any, function: Any, kind: str, dtype: Any, count: int) -> Non
 
 def masked_load(b: Any, pointer: Any, index: Any, type_: ir.Type, count: int, left: Any, first: int, rest: Any) -> Any:
     """A vector whose lanes, numbered from `first`, are elements where the number is below `left`, else of `rest`."""
-    number = ir.IntType(8 * bytes_of(type_))  # of the elements' width, so that the comparison fits into a register
-    numbers = ir.Constant(vector_of(number, count), [first + c for c in range(count)])
-    bound = left if number == I64 else b.trunc(left, number)
-    mask = b.icmp_unsigned("<", numbers, splat(b, bound, count))
-    vector = vector_of(type_, count)
+    mask, vector = _below(b, type_, count, left, first), vector_of(type_, count)
     place = b.bitcast(element_pointer(b, pointer, index, type_), vector.as_pointer())
     signature = ir.FunctionType(vector, [place.type, I32, mask.type, vector])
     function = cgutils.get_or_insert_function(b.module, signature, f"llvm.masked.load.{suffix_of(vector)}.p0")
     return b.call(function, [place, I32(bytes_of(type_)), mask, rest])
+
+
+def masked_store(b: Any, value: Any, pointer: Any, index: Any, type_: ir.Type, left: Any) -> None:
+    """Store the first `left` lanes of a vector."""
+    mask = _below(b, type_, value.type.count, left, 0)
+    place = b.bitcast(element_pointer(b, pointer, index, type_), value.type.as_pointer())
+    signature = ir.FunctionType(ir.VoidType(), [value.type, place.type, I32, mask.type])
+    function = cgutils.get_or_insert_function(b.module, signature, f"llvm.masked.store.{suffix_of(value.type)}.p0")
+    b.call(function, [value, place, I32(bytes_of(type_)), mask])
+
+
+def prefetch(b: Any, place: Any) -> None:
+    """Fetch a line into the second level of the cache, to be read."""
+    place = b.bitcast(place, POINTER)
+    function = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
+    b.call(cgutils.get_or_insert_function(b.module, function, "llvm.prefetch.p0"), [place, I32(0), I32(2), I32(1)])
+
+
+def _below(b: Any, type_: ir.Type, count: int, left: Any, first: int) -> Any:
+    """Of lanes numbered from `first`, those whose number is below `left`."""
+    number = ir.IntType(8 * bytes_of(type_))  # of the elements' width, so that the comparison fits into a register
+    numbers = ir.Constant(vector_of(number, count), [first + c for c in range(count)])
+    bound = left if number == I64 else b.trunc(left, number)
+    return b.icmp_unsigned("<", numbers, splat(b, bound, count))
 
 
 def copy(size: int, width: int) -> Callable[..., Any]:
@@ -235,7 +255,7 @@ def _transpose_body(b: Any, function: Any, element: ir.Type, vectors: int, count
         starts = [b.mul(call(b, "smin", [b.add(first, I64(c)), last]), stride) for c in range(count)]
         with cgutils.for_range_slice(b, I64(0), whole, I64(count), intp=I64, inc=True) as (k, _):
             rows = [load(b, source, b.add(s, k), element, count) for s in starts]
-            for i, row in enumerate(_transposed(b, rows)):
+            for i, row in enumerate(transposed(b, rows)):
                 place = b.add(b.mul(b.add(k, I64(i)), I64(vectors * count)), first)
                 store(b, row, to, place, element)
         with cgutils.for_range_slice(b, whole, terms, I64(1), intp=I64, inc=True) as (k, _):
@@ -246,7 +266,7 @@ def _transpose_body(b: Any, function: Any, element: ir.Type, vectors: int, count
     b.ret_void()
 
 
-def _transposed(b: Any, rows: list[Any]) -> list[Any]:
+def transposed(b: Any, rows: list[Any]) -> list[Any]:
     """A square of vectors, transposed: off-diagonal squares are exchanged, at half the size each time."""
     count, half = len(rows), len(rows) // 2
     while half:

@@ -17,6 +17,7 @@ BLOCK_ROWS, BLOCK_COLUMNS = 96, 256  # of a block whose partial sums wait for fu
 SLOTS_BYTES = 384 << 10  # of these partial sums
 ROWS_BYTES = 1 << 20  # of packed rows, unless these would be fewer than
 ROWS = 256
+PACKING = 1.1  # what it costs, at most, to pack rows because their number is not known
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,12 @@ def register_tile(rows: int, columns: int, unit: int, element: int, target: Targ
 
     def cycles(shape: tuple[int, int]) -> tuple[float, int]:
         height, vectors = shape
+        exact = unit == rows or unit % height == 0
         total = 0.0
-        for h, down in _cut(rows, height, exact=unit == rows or unit % height == 0):
+        for h, down in _cut(rows, height, exact):
             for v, across in _cut(-(-columns // lanes), vectors, exact=True):
                 total += down * across * (max(h * v / 2, (h + v) / 2, 4.0) + 1)
-        return total, -height * vectors
+        return total * (1.0 if exact else PACKING), -height * vectors
 
     most = max(rows, 1), max(1, -(-columns // lanes))
     fitting = [(h, v) for h, v in shapes(target.registers) if h <= most[0] and v <= most[1]]

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import running
+from rich.console import Console
 from running import call
 
 from alphac import pipeline
-from alphac.bench import command, costs
+from alphac.backends.registry import host_target
+from alphac.bench import command, costs, plot, table
 from alphac.bench.command import Options, bench, distance, same_work
-from alphac.bench.contest import Contestant
+from alphac.bench.contest import Contestant, ask_once
 from alphac.bench.report import Contest, Entry, Report, Spread
 from alphac.bench.worker import Spec
 from alphac.diagnostics import Diagnostics
+from alphac.runtime.errors import BundleRefused
 
 ROOT = Path(__file__).parents[1]
+TARGETS = tuple(dict.fromkeys((host_target().name, "x86-64-v3")))  # the host's comes first
 WORKLOADS = ROOT / "benchmarks" / "workloads"
 
 
@@ -30,7 +36,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(source: Path) -> Report:
-    options = Options(source, threads=(2, 1), repeats=2, seconds=0.005, starts=1, kernels=True)
+    options = Options(source, (), (2, 1), TARGETS, repeats=2, seconds=0.005, starts=1, kernels=True)
     return bench(options, lambda _: None)
 
 
@@ -49,8 +55,8 @@ def test_everything_of_ours_is_measured(report: Report) -> None:
     assert report.compiling.cold > 0
     assert [c.threads for c in report.contests] == [2, 1]
     for contest in report.contests:
-        (ours,) = contest.entries
-        assert ours is contest.ours
+        assert [e.name for e in contest.entries] == ["alphac", *(f"alphac {name}" for name in TARGETS[1:])]
+        ours = contest.ours
         assert contest.best_peer is contest.leanest_peer is None
         assert len(ours.rounds) == 2
         assert ours.step.least <= ours.step.median <= ours.step.most
@@ -73,8 +79,33 @@ def test_kernels_are_those_of_the_step(report: Report) -> None:
         assert contest.limit_seconds > 0
 
 
+def test_a_bundle_is_measured_as_it_is(source: Path, tmp_path: Path) -> None:
+    bundle = pipeline.compile_file(source, out=tmp_path / "line.bundle", plan=pipeline.Plan.of(roles=2)).path
+    found = bench(Options(bundle, repeats=1, seconds=0.005), lambda _: None)
+    assert found.compiling is None
+    assert found.contests[0].ours.start is None  # of one role among several
+    assert found.contests[0].ours.losses[-1] < found.contests[0].ours.losses[0]
+
+
 def test_json_is_the_report(report: Report) -> None:
     assert json.loads(json.dumps(report.as_dict()))["contests"][0]["entries"][0]["name"] == "alphac"
+
+
+def test_a_plot_is_drawn(report: Report, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `bench` is not installed")
+    plot.draw(report, tmp_path / "bench.svg")
+    assert "<svg" in (tmp_path / "bench.svg").read_text(encoding="utf-8")
+    with pytest.raises(Diagnostics) as caught:
+        plot.draw(report, tmp_path / "bench.text")
+    assert caught.value.diagnostics[0].code == "E402"
+
+
+def test_tables_are_whole_on_a_narrow_terminal(report: Report) -> None:
+    out = io.StringIO()
+    table.show(report, Console(file=out, width=40))
+    shown = out.getvalue()
+    assert "…" not in shown
+    assert all(row.name in shown for row in report.contests[0].kernels if row.share >= table.SMALL)
 
 
 def test_a_ratio_is_their_time_over_ours() -> None:
@@ -166,6 +197,23 @@ def test_other_work_is_refused() -> None:
         same_work(ours, peer, 2)
 
 
+def test_a_fault_in_a_process_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BundleRefused, match="there is no bundle"):
+        ask_once(Spec("export", str(tmp_path / "nothing.bundle"), directory=str(tmp_path)))
+
+
+def test_the_end_of_a_process_is_told() -> None:
+    contestant = Contestant("broken", Spec("roofline", threads=0), dict(os.environ))
+    try:
+        with pytest.raises(Diagnostics) as caught:
+            contestant.start()
+    finally:
+        contestant.close()
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "E503"
+    assert "ended with code 1" in diagnostic.message
+
+
 @pytest.mark.parametrize(
     "arguments", [["--threads", "0"], ["--threads", "two"], ["--against", "numpy"], ["--targets", "abacus"]]
 )
@@ -173,6 +221,12 @@ def test_wrong_options_are_usage_errors(source: Path, arguments: list[str]) -> N
     answer = call("bench", source, *arguments)
     assert answer.code == 2
     assert arguments[0] in answer.err
+
+
+def test_an_output_that_cannot_be_written_is_told_at_once(source: Path, tmp_path: Path) -> None:
+    answer = call("bench", source, "--json", tmp_path / "nowhere" / "bench.json")
+    assert answer.code == 1
+    assert "error[E402]" in answer.err
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
