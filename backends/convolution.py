@@ -211,7 +211,7 @@ class WindowProduct:
         self.panel = None if self.in_place else frame.array("panel", self.dtype, self.chunk * self.row)
         low, high = (x * self.tiles for x in frame.owned_range(self.rest))
         bound = size(self.rest) * self.tiles
-        small = size(self.batch) * size(self.rows) * size(self.columns) * self.terms <= ALONE
+        small = frame.alone = size(self.batch) * size(self.rows) * size(self.columns) * self.terms <= ALONE
         start, stop = frame.owned_range(self.batch)
         with (
             source.block("if thread == 0:") if small else nullcontext(),

@@ -13,6 +13,7 @@ from typing import Any
 
 from alphac.backends.cache import Cache
 from alphac.backends.compile import compile_object
+from alphac.backends.gpu.entry import tiled
 from alphac.backends.gpu.segment import Action, actions, packed
 from alphac.backends.segment import Segment, declaration
 from alphac.backends.target import KernelSource, Target
@@ -24,7 +25,7 @@ from alphac.ir.schedule_text import inlined_ops
 from alphac.ir.typesys import DType
 
 Record = dict[str, Any]
-SegmentMaker = Callable[[str, Program, Mapping[Kernel, str], Sequence[Value]], Segment]
+SegmentMaker = Callable[[str, Program, Mapping[Kernel, KernelSource], Sequence[Value]], Segment]
 PARTIAL = {"div", "floordiv", "mod", "pow", "sqrt", "rsqrt", "log", "log1p", "exp", "expm1"}
 
 
@@ -51,19 +52,22 @@ def lower_programs(programs: Iterable[Program], target: Target, segment: Segment
     code = Code(target, {}, {}, "", 0)
     texts: list[str] = []
     for program in programs:
-        symbols: dict[Kernel, str] = {}
+        sources: dict[Kernel, KernelSource] = {}
+        tiles = {launch.kernel: step for step in _tiles(program.steps) for launch in step.steps}
         for kernel in program.kernels():
             source = target.lower(kernel)
-            symbols[kernel] = source.name
+            if target.is_gpu and kernel in tiles:
+                source = tiled(source, kernel, tiles[kernel])
+            sources[kernel] = source
             code.sources[source.name] = source
             code.scratch = max(code.scratch, source.scratch)
-        emitted = _Emission(program, symbols)
+        emitted = _Emission(program, sources)
         code.records[program.name] = emitted.record()
         for name, (steps, outer) in emitted.segments.items():
             if target.is_gpu:
-                code.launches[name] = actions(steps, symbols, code.sources, emitted.number)
+                code.launches[name] = actions(steps, sources, emitted.number)
             else:
-                texts.append(segment(name, program, symbols, outer).text(steps))
+                texts.append(segment(name, program, sources, outer).text(steps))
     if not target.is_gpu:
         texts += [declaration(s.name, len(s.parameters), s.loops + s.integers) for s in code.sources.values()]
         code.segments = "\n".join([support(target), *texts])
@@ -76,7 +80,7 @@ class _Emission:
     runtime runs."""
 
     program: Program
-    symbols: Mapping[Kernel, str]
+    sources: Mapping[Kernel, KernelSource]
     segments: dict[str, tuple[tuple[Step, ...], tuple[Value, ...]]] = field(
         default_factory=dict[str, tuple[tuple[Step, ...], tuple[Value, ...]]]
     )
@@ -144,7 +148,7 @@ class _Emission:
         op, span = _blamed(kernel)
         stored = {id(view.buffer) for _, view in kernel.stores}
         return {
-            "symbol": self.symbols[kernel],
+            "symbol": self.sources[kernel].name,
             "buffers": [self.number[id(b)] for b in kernel.buffers()],
             "stores": len(stored),
             "op": op,
@@ -213,6 +217,14 @@ def _plain(value: object) -> object:
 
 def _exchanges(steps: Iterable[Step]) -> bool:
     return any(isinstance(s, Exchange) or (isinstance(s, Repeat) and _exchanges(s.steps)) for s in steps)
+
+
+def _tiles(steps: Iterable[Step]) -> Iterator[Tiles]:
+    for step in steps:
+        if isinstance(step, Tiles):
+            yield step
+        elif isinstance(step, Repeat):
+            yield from _tiles(step.steps)
 
 
 def _guards(steps: Iterable[Step]) -> Iterator[Guard]:

@@ -78,6 +78,7 @@ class Frame:
         self.k = Printer(self.source)
         self.buffers = kernel.buffers()
         self.arrays: list[Array] = []
+        self.alone = False  # thread 0 does it all
         self.results: dict[Value, Callable[[Index], Handle]] = {}
         self.loads: list[tuple[Value, Affine]] = []
         self.names: dict[int, str] = {}
@@ -202,6 +203,7 @@ class Frame:
         flat = number(0)
         for d in view.buffer.layout:
             flat = flat * d.size + (at[d.name] - self.start(d))
+            flat = flat * view.buffer.pieces if d.name == SHARD else flat
         return flat
 
     def start(self, dim: Dim) -> Affine:
@@ -256,7 +258,7 @@ class Frame:
         work. `weight`: of one index, in elements of a plain map."""
         low, high = self.owned_range(axes)
         total = size(axes)
-        small = total * weight <= SMALL or total == 1
+        small = self.alone = total * weight <= SMALL or total == 1
         with self.source.block("if thread == 0:") if small else nullcontext():
             if total == 1 and low == number(0):
                 body({d.name: number(0) for d in axes})
@@ -331,6 +333,7 @@ class Frame:
         low, high = self.owned_range(axes)
         total = size(axes)
         if total * weight <= SMALL:
+            self.alone = True
             with self.source.block("if thread == 0:"):
                 if total == 1 and low == number(0):
                     body(dict.fromkeys([d.name for d in axes], number(0)), number(0))

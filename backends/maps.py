@@ -1,7 +1,8 @@
 """Maps: every stored value at every index that this role owns.
 
-Where what is read is found by dividing an index (the windows of a pooling, undone), the elements of such a period are
-computed together: what they share is computed once, and most of their arithmetic on indices while compiling.
+Where what is read is found by dividing an index, the loops end there. If that is after a few elements (the windows of a
+pooling, undone), these are computed together: what they share is computed once, and most of their arithmetic on indices
+while compiling.
 
 A padded value is stored in parts: its inside, as a map over what is padded, and its borders, which are constant.
 """
@@ -9,7 +10,7 @@ A padded value is stored in parts: its inside, as a map over what is padded, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from alphac.backends.evaluation import Frame, Index, named, owned, physical
@@ -33,41 +34,65 @@ def emit_map(frame: Frame) -> None:
         _over_periods(frame, [v for v, _ in stores], physical(stores[0][0].type), frame.store_all)
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """An axis as loops, outermost first, whose innermost `period` turns are computed together."""
+
+    dim: Dim
+    loops: tuple[Dim, ...]
+    period: int
+
+    @staticmethod
+    def of(dim: Dim, divisors: Iterable[int], room: int) -> _Cut:
+        """Loops that end where an index is divided; `room`: how many elements may be computed together."""
+        inner, found = 1, list[int]()
+        for by in sorted(divisors):
+            if by % inner == 0 and dim.size % by == 0 and inner < by < dim.size and not owned(dim):
+                found.append(by // inner)
+                inner = by
+        period = found.pop(0) if found and found[0] <= min(PERIOD, room) else 1
+        sizes = [dim.size // inner, *reversed(found)]
+        return _Cut(
+            dim, tuple(Dim(f"{dim.name} {i}" if i else dim.name, n, dim.shards) for i, n in enumerate(sizes)), period
+        )
+
+    def index(self, loops: Index, within: Affine) -> Affine:
+        found = loops[self.loops[0].name]
+        for d in self.loops[1:]:
+            found = found * d.size + loops[d.name]
+        return found * self.period + within
+
+
 def _over_periods(frame: Frame, values: list[Value], axes: list[Dim], store: Callable[[Index], None]) -> None:
     """Run `store` for every owned index over axes; `values` are what it evaluates."""
-    periods = _periods(frame, values, axes)
-    outer = [Dim(d.name, d.size // periods[d.name], d.shards) for d in axes]
-    together = math.prod(periods.values())
-
-    def body(index: Index, flat: Affine) -> None:
-        for i in range(together):
-            within = named([Dim(n, p) for n, p in periods.items()], number(i))
-            store({n: at * periods[n] + within[n] for n, at in index.items()})
-
-    frame.split(outer, body, together)
-
-
-def _periods(frame: Frame, values: list[Value], axes: list[Dim]) -> dict[str, int]:
-    """How many elements along each axis are computed together: as many as indices are divided by."""
-    level = frame.source.level + 1
-    symbols = {d.name: Symbol(f"x_{d.name}", level, 0, d.size - 1) for d in axes}
-    index = {n: Affine(((s, 1),)) for n, s in symbols.items()}
-    found = {d.name: 1 for d in axes}
-    quotients = {
-        q for v in values for _, flat in frame.loaded(v, index, level) for q in _quotients(flat) if len(q.of.terms) == 1
-    }
+    divisors = _divisors(frame, values, axes)
+    cuts: list[_Cut] = []
+    together = 1
     for d in axes:
-        for q in quotients:
-            ((atom, coefficient),) = q.of.terms
-            period = math.lcm(found[d.name], q.by // math.gcd(q.by, coefficient))
-            whole = d.size % period == 0 and not owned(d)
-            if (
-                atom == symbols[d.name]
-                and whole
-                and period <= PERIOD
-                and math.prod(found.values()) * period <= TOGETHER
-            ):
-                found[d.name] = period
+        cuts.append(_Cut.of(d, divisors[d.name], TOGETHER // together))
+        together *= cuts[-1].period
+
+    def body(loops: Index, flat: Affine) -> None:
+        for i in range(together):
+            within = named([Dim(c.dim.name, c.period) for c in cuts], number(i))
+            store({c.dim.name: c.index(loops, within[c.dim.name]) for c in cuts})
+
+    frame.split([d for c in cuts for d in c.loops], body, together)
+
+
+def _divisors(frame: Frame, values: list[Value], axes: list[Dim]) -> dict[str, set[int]]:
+    """What the index along each axis is divided by where elements are loaded."""
+    level = frame.source.level + 1
+    symbols = {Symbol(f"x_{d.name}", level, 0, d.size - 1): d.name for d in axes}
+    index = {n: Affine(((s, 1),)) for s, n in symbols.items()}
+    found: dict[str, set[int]] = {d.name: set() for d in axes}
+    for value in values:
+        for _, flat in frame.loaded(value, index, level):
+            for q in _quotients(flat):
+                if len(q.of.terms) == 1:
+                    ((atom, coefficient),) = q.of.terms
+                    if isinstance(atom, Symbol) and atom in symbols:
+                        found[symbols[atom]].add(q.by // math.gcd(q.by, coefficient))
     return found
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from alphac.backends.target import KernelSource
 from alphac.ir.core import Value
 from alphac.ir.errors import InternalError
-from alphac.ir.passes.plan_memory import meets
+from alphac.ir.passes.meetings import Meeting, by_shards, meets
 from alphac.ir.schedule import Buffer, Guard, Kernel, Launch, Program, Repeat, Step, Tiles
 
 SHARDS, FIRST, MERGES, SCRATCH, SCRATCH_BYTES, LOOPS, BUFFERS = 0, 1, 2, 3, 4, 8, 16  # entries of the table
@@ -28,13 +29,15 @@ def declaration(symbol: str, pointers: int, integers: int) -> str:
 class Segment:
     """The text of one segment function.
 
-    `program`: the one it is a part of; `symbols`: the kernels' names; `outer`: the indices of the loops around it that
+    `program`: the one it is a part of; `sources`: the kernels'; `outer`: the indices of the loops around it that
     the runtime runs.
     """
 
-    def __init__(self, name: str, program: Program, symbols: Mapping[Kernel, str], outer: Sequence[Value]) -> None:
+    def __init__(
+        self, name: str, program: Program, sources: Mapping[Kernel, KernelSource], outer: Sequence[Value]
+    ) -> None:
         self.name = name
-        self.symbols = symbols
+        self.sources = sources
         self.entry = {id(buffer): BUFFERS + i for i, buffer in enumerate(program.buffers)}
         self.outer = outer
         self.indices: dict[Value, str] = {}
@@ -58,34 +61,114 @@ class Segment:
         self.shards, self.first, self.offset = shards, first, offset
         self.tail = [f"i64 {v}" for v in (shards, first, merges, own)]
         self.several = self._do("icmp ugt i64 %threads, 1")
-        self._steps(steps, [*meets(steps)[:-1], False])
-        body = "\n".join(self.lines)
+        self._divide()
+        self.turned: dict[int, str] = {0: "%thread"}
+        self.head, self.lines = self.lines, []
+        self._steps(steps, [*meets(steps)[:-1], Meeting.NONE])
+        body = "\n".join([*self.head, *self.lines])
         return f"define i64 @{self.name}(ptr %table, i64 %thread, i64 %threads) {{\nentry:\n{body}\n  ret i64 0\n}}\n"
 
-    def _steps(self, steps: Sequence[Step], met: Sequence[bool]) -> None:
-        for step, meeting in zip(steps, met, strict=True):
-            if isinstance(step, Launch):
-                self._launch(step.kernel, "%thread", "%threads")
-                if meeting:
-                    self._meet()
-            elif isinstance(step, Tiles):
-                self._tiles(step)
-                if meeting:
-                    self._meet()
-            elif isinstance(step, Guard):
-                self._guard(step)
-            elif isinstance(step, Repeat):
-                self._repeat(step)
+    def _divide(self) -> None:
+        """This thread's own shards, [low, low + count) of the role's, and whether threads come out even on them: the
+        slowest has at most an eighth more than the average."""
+        shards = self.shards
+        behind = self._do("add i64 %thread, 1")
+        ends = [self._do(f"udiv i64 {self._do(f'mul i64 {shards}, {t}')}, %threads") for t in ("%thread", behind)]
+        self.low, count = ends[0], self._do(f"sub i64 {ends[1]}, {ends[0]}")
+        first = self._do(f"add i64 {self.first}, {ends[0]}")
+        self.own_tail = [f"i64 {count}", f"i64 {first}", *self.tail[2:]]
+        filled = self._do(f"add i64 {shards}, {self._do('sub i64 %threads, 1')}")
+        most = self._do(f"udiv i64 {filled}, %threads")
+        idle = self._do(f"sub i64 {self._do(f'mul i64 {most}, %threads')}, {shards}")
+        even = self._do(f"icmp ule i64 {self._do(f'shl i64 {idle}, 3')}, {shards}")
+        enough = self._do(f"icmp uge i64 {shards}, %threads")
+        self.even = self._do(f"and i1 {even}, {enough}")
 
-    def _launch(self, kernel: Kernel, thread: str, threads: str) -> None:
-        pointers = [f"ptr {self._pointer(buffer)}" for buffer in kernel.buffers()]
+    def _steps(self, steps: Sequence[Step], met: Sequence[Meeting]) -> None:
+        """Steps in chains, each of which ends where all threads meet."""
+        begin = 0
+        for end, meeting in enumerate(met, 1):
+            if meeting == Meeting.ALWAYS or end == len(met):
+                self._chain(steps[begin:end], met[begin:end])
+                if meeting == Meeting.ALWAYS and isinstance(steps[end - 1], Launch | Tiles):
+                    self._meet()
+                begin = end
+
+    def _chain(self, steps: Sequence[Step], met: Sequence[Meeting]) -> None:
+        """One step, or kernels that threads run without a meeting between them, if they come out even."""
+        if Meeting.SHARED not in met:
+            self._together(steps, met)
+            return
+        apart, together, joined = (self._label(name) for name in ("apart", "together", "joined"))
+        self.lines.append(f"  br i1 {self.even}, label %{apart}, label %{together}")
+        self._begin(apart)
+        own = [by_shards(step) for step in steps]
+        turns = self._turns(steps, [not o for o in own])
+        for step, mine, turn in zip(steps, own, turns, strict=True):
+            if mine and isinstance(step, Launch):
+                self._launch(step.kernel, "0", "1", own=True)
+            else:
+                self._work(step, turn)
+        self.lines.append(f"  br label %{joined}")
+        self._begin(together)
+        self._together(steps, met)
+        self.lines.append(f"  br label %{joined}")
+        self._begin(joined)
+
+    def _together(self, steps: Sequence[Step], met: Sequence[Meeting]) -> None:
+        """All threads share the work of each step."""
+        begin = 0
+        for end, meeting in enumerate(met, 1):
+            if meeting == Meeting.SHARED or end == len(met):
+                part = steps[begin:end]
+                for step, turn in zip(part, self._turns(part, [True] * len(part)), strict=True):
+                    self._work(step, turn)
+                if meeting == Meeting.SHARED:
+                    self._meet()
+                begin = end
+
+    def _turns(self, steps: Sequence[Step], shared: Sequence[bool]) -> list[int]:
+        """Which thread passes for thread 0, so that kernels that it runs alone are dealt out."""
+        found: list[int] = []
+        count = 0
+        for step, counts in zip(steps, shared, strict=True):
+            alone = counts and isinstance(step, Launch) and self.sources[step.kernel].alone
+            found.append(count if alone else 0)
+            count += alone
+        return found
+
+    def _work(self, step: Step, turn: int) -> None:
+        if isinstance(step, Launch):
+            self._launch(step.kernel, self._thread(turn), "%threads")
+        elif isinstance(step, Tiles):
+            self._tiles(step)
+        elif isinstance(step, Guard):
+            self._guard(step)
+        elif isinstance(step, Repeat):
+            self._repeat(step)
+
+    def _thread(self, turn: int) -> str:
+        """This thread's number when counting begins at thread `turn`; worked out once, at the head."""
+        if turn not in self.turned:
+            lines, self.lines = self.lines, self.head
+            behind = self._do(f"sub i64 %threads, {self._do(f'urem i64 {turn}, %threads')}")
+            self.turned[turn] = self._do(f"urem i64 {self._do(f'add i64 %thread, {behind}')}, %threads")
+            self.lines = lines
+        return self.turned[turn]
+
+    def _launch(self, kernel: Kernel, thread: str, threads: str, own: bool = False) -> None:
+        """Call a kernel; `own`: for this thread's own shards."""
+        pointers = [f"ptr {self._pointer(buffer, own)}" for buffer in kernel.buffers()]
         indices = [f"i64 {self.indices[v]}" for v in kernel.loops]
-        team = [f"i64 {thread}", f"i64 {threads}"]
-        self.lines.append(f"  call void @{self.symbols[kernel]}({', '.join([*pointers, *indices, *self.tail, *team])})")
+        arguments = [*pointers, *indices, *(self.own_tail if own else self.tail), f"i64 {thread}", f"i64 {threads}"]
+        self.lines.append(f"  call void @{self.sources[kernel].name}({', '.join(arguments)})")
 
-    def _pointer(self, buffer: Buffer) -> str:
-        """Where a buffer lies; of a private one, this thread's copy."""
+    def _pointer(self, buffer: Buffer, own: bool) -> str:
+        """Where a buffer lies; of a private one, this thread's copy; `own`: from this thread's first shard on."""
         pointer = self._load(self.entry[id(buffer)], "ptr")
+        if own and buffer.per_shard:
+            before = self._do(f"mul i64 {self.low}, {buffer.per_shard * buffer.type.dtype.bytes}")
+            return self._do(f"getelementptr i8, ptr {pointer}, i64 {before}")
         if buffer.role != "private":
             return pointer
         return self._do(f"getelementptr i8, ptr {pointer}, i64 {self.offset}")

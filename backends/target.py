@@ -35,11 +35,14 @@ class KernelSource:
     parameters  element types of the buffers, in the order of `Kernel.buffers()`; each is passed as a raw pointer
     loops       how many loop indices follow the buffers
     scratch     bytes of scratch that one thread needs (the runtime aligns every thread's scratch to 64 bytes)
+    alone       whether the thread that is told to be thread 0 does all of it, as it is little
     namespace   globals of the source: NumPy scalar types, SIMD intrinsics. Not part of the kernel's identity but for
                 the digest of the files that make them
     integers    how many i64 follow these: six as below; on a GPU the first three
     shared      bytes of memory that a GPU's block shares
     grid        how many threads a GPU should start
+    tiles       on a GPU, of all iterations of tiles at once: of every axis its size (a shard's, if it grows with them)
+    private     which buffers each iteration has of its own then
 
     Native signature: one pointer per parameter, then i64: `loops` indices (outermost first), shards owned, first shard,
     address of merges (i64 each), address of this thread's scratch, thread, threads. The function returns nothing.
@@ -57,6 +60,9 @@ class KernelSource:
     integers: int = 6
     shared: int = 0
     grid: Grid | None = None
+    alone: bool = False
+    tiles: tuple[tuple[int, bool], ...] = ()
+    private: tuple[bool, ...] = ()
 
 
 Lowering = Callable[["Kernel", "Target"], KernelSource]
@@ -80,6 +86,7 @@ class Target:
     preference    among targets that run here, the highest is chosen
     tile          rows and vectors of contractions' register tiles; None: as the shape suggests
     attributes    LLVM function attributes given to every function
+    streams       whether `lowering` takes kernels with stages
     forbidden     a regular expression of registers, as assembly writes them, that no code uses although the processor
                   has them; empty if it may use all
     device        the module of the runtime's devices that loads the code
@@ -103,6 +110,7 @@ class Target:
     attributes: tuple[tuple[str, str], ...] = ()
     tile: tuple[int, int] | None = None
     forbidden: str = ""
+    streams: bool = False
     device: str = "cpu"
     text: bool = False
     entry: Entry | None = field(default=None, compare=False, repr=False)

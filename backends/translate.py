@@ -13,6 +13,7 @@ kernels both ways.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -62,12 +63,18 @@ _COMPARED: dict[type[ast.cmpop], str] = {
 }
 
 
+WHOLE = 8  # turns: a vector of most targets
+ROLLED = "llvm.loop.unroll.disable"
+UNROLLING = f'!{{ !"{ROLLED}" }}'
+
+
 def translate(source: KernelSource) -> str:
     """A module that defines `void NAME(pointers…, integers…)`. Buffers of a kernel never overlap: `noalias` tells LLVM.
     Raises InternalError if the source is not in the dialect."""
     (definition,) = ast.parse(source.source).body
     assert isinstance(definition, ast.FunctionDef)
-    return str(_Translation(source, definition).module())
+    text = str(_Translation(source, definition).module())
+    return re.sub(rf'^(!\d+) = !{{ !"{ROLLED}" }}$', rf"\1 = distinct !{{ \1, {UNROLLING} }}", text, flags=re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -212,8 +219,18 @@ class _Translation:
         self.statements(statement.body)
         following = b.add(index, step, flags=("nsw",))
         index.add_incoming(following, b.block)
-        b.cbranch(b.icmp_signed("<", following, stop), body, after)
+        latch = b.cbranch(b.icmp_signed("<", following, stop), body, after)
+        if self._is_vector_loop(statement, start, stop):
+            latch.set_metadata("llvm.loop", b.module.add_metadata([ROLLED]))
         b.position_at_end(after)
+
+    def _is_vector_loop(self, statement: ast.For, start: Any, stop: Any) -> bool:
+        """Whether a loop is to be vectorized: it stores whole vectors and nothing is inside it. LLVM would rather
+        unroll it, if it has few turns, and vectorize the loop around it, whose elements are far apart."""
+        simple = all(isinstance(s, ast.Assign) for s in statement.body)
+        stores = any(isinstance(t, ast.Subscript) for s in statement.body for t in getattr(s, "targets", ()))
+        known = isinstance(start, ir.Constant) and isinstance(stop, ir.Constant)
+        return simple and stores and known and (stop.constant - start.constant) % WHOLE == 0
 
     # ------------------------------------------------------------------ expressions
     def value(self, node: ast.expr) -> _Value:

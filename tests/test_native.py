@@ -44,7 +44,7 @@ def same_bits(
                 np.testing.assert_array_equal(role.read(buffer), role.part(buffer, value), err_msg=message)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("shares", [[32], [16, 16], [12, 20], [3, 9, 20], [5, 6, 7, 8, 6]], ids=str)
 def test_a_training_step(shares: list[int], threads: int):
     same_bits(digits(), 32, shares, threads, calls=3)
@@ -57,7 +57,7 @@ def test_a_training_step_on_every_target(name: str):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_any_function(seed: int):
-    same_bits(RandomFunction(seed).make(16), 4, [1, 3], 2)
+    same_bits(RandomFunction(seed).make(16), 4, [1, 3] if seed % 2 else [4], 2)
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ import pytest
 from scheduling import BATCH, Draft, Machine, RandomFunction, build_loop, check, digits, inputs
 
 from alphac.ir.interpret import interpret
-from alphac.ir.passes.plan_memory import buffer_bytes, lifetimes, meets, place_states, plan_memory, slots
+from alphac.ir.passes.meetings import Meeting, by_shards, meets
+from alphac.ir.passes.plan_memory import buffer_bytes, lifetimes, place_states, plan_memory, slots
 from alphac.ir.passes.project import schedule
 from alphac.ir.schedule import Buffer, Exchange, Guard, Launch, Program, Repeat, Step, subtrees
 from alphac.ir.schedule_text import print_program
@@ -251,22 +252,59 @@ def test_kernels_between_two_meetings_touch_different_memory(seed: int):
         return set(range(start, start + buffer_bytes(buffer, 4)))
 
     def visit(steps: Sequence[Step]) -> None:
-        read: set[int] = set()
-        stored: set[int] = set()
-        for step, met in zip(steps, meets(steps), strict=True):
+        shared: list[Launch] = []  # since threads met that share each kernel's work
+        chain: list[Launch] = []  # since all met
+        for step, meeting in zip(steps, meets(steps), strict=True):
             if isinstance(step, Repeat):
                 visit(step.steps)
             if isinstance(step, Launch):
-                reads = set().union(*(span(v.buffer) for v in step.kernel.reads.values()))
-                stores = set().union(*(span(v.buffer) for _, v in step.kernel.stores))
-                assert not stores & (read | stored) and not reads & stored
-                read |= reads
-                stored |= stores
-            if met:
-                read, stored = set(), set()
-        assert not read and not stored
+                assert not any(disturb(step, other) for other in shared)
+                for other in chain:
+                    if disturb(step, other):  # the very same buffer, of which each thread has its shards
+                        assert by_shards(step) and by_shards(other)
+                        assert all(a is b for a, b in pairs(step, other) if span(a) & span(b))
+                shared.append(step)
+                chain.append(step)
+            if meeting:
+                shared = []
+            if meeting == Meeting.ALWAYS:
+                chain = []
+        assert not chain
+
+    def pairs(a: Launch, b: Launch) -> list[tuple[Buffer, Buffer]]:
+        """What one stores beside what the other touches."""
+        (stores, touches), (others, touched) = (
+            ([v.buffer for _, v in x.kernel.stores], x.kernel.buffers()) for x in (a, b)
+        )
+        return [(s, t) for s in stores for t in touched] + [(s, t) for s in others for t in touches]
+
+    def disturb(a: Launch, b: Launch) -> bool:
+        return any(span(x) & span(y) for x, y in pairs(a, b))
 
     visit(program.steps)
+
+
+def chained(program: Program) -> list[list[str]]:
+    """The kernels between two meetings of all threads; `;` where threads that share work meet."""
+    chains: list[list[str]] = [[]]
+    for step, meeting in zip(program.steps, meets(program.steps), strict=True):
+        name = step.kernel.name.partition(".")[2] if isinstance(step, Launch) else type(step).__name__
+        chains[-1].append(name + ";" * (meeting == Meeting.SHARED))
+        if meeting == Meeting.ALWAYS:
+            chains.append([])
+    return chains[:-1]
+
+
+def test_a_training_step_of_small_kernels_meets_three_times():
+    """From the batch to what is combined of it each thread goes on with its shards."""
+    last = "contract.da"
+    chains = [c for c in chained(schedule(digits())) if not c[0][0].isupper()]
+    assert chains == [
+        ["contract.r;", "contract.z;", "reduce_max.m;", "e;", "reduce_sum.s", "reduce_sum.reduce_sum;", "dz;", last],
+        ["combine_sum.combine_sum", *(f"combine_sum.combine_sum.{k}" for k in range(2, 6))],
+        ["mul"],
+        ["sub", "sub.2", "sub.3", "sub.4"],
+    ]
 
 
 def test_slots_bound_the_subtrees_of_any_range():

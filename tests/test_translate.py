@@ -83,3 +83,9 @@ def test_what_is_not_in_the_dialect_is_refused(body: str, said: str):
 def test_a_loop_without_turns_and_one_with_a_step():
     body = "n = 0\nfor i in range(first, shards, 3):\n    n += i\np0[0] = f32(n)"
     assert "phi" in translate(kernel(body))
+
+
+def test_loops_over_whole_vectors_are_not_unrolled_before_they_are_vectorized():
+    inner = "for i in range(8):\n    for j in range({}):\n        p0[8 * i + j] = f32(1)"
+    assert "distinct" in translate(kernel(inner.format(16)))
+    assert "distinct" not in translate(kernel(inner.format(10)))

@@ -150,6 +150,13 @@ def test_terms_in_chunks(case: Convolution, monkeypatch: pytest.MonkeyPatch):
     same_bits(case.functions()[1])
 
 
+def test_what_windows_are_multiplied_with_lies_in_vectors():
+    """Of the kernel, the axis that the gradient by the image keeps is its innermost there, and nothing is packed."""
+    program = schedule(made(Convolution(channels=16))[1])
+    source = "\n".join(s.source for s in lower_programs([program], host_target()).sources.values())
+    assert "multiply_" not in source and "panel" not in source
+
+
 def test_windows_are_read_where_they_lie():
     """All three products of a convolution; what is stored is no larger than the padded images."""
     for case in (Convolution(channels=12), Convolution(channels=12, stride=2), CASES[7]):
@@ -194,6 +201,9 @@ class Pooling:
             made.append(b(f"reduce_{self.kind}", made[-1], over=(kernel.name,)))
         dy = draft.argument("column", "dy", made[-1].type)
         draft.result("output", "y", made[-1])
+        features = Dim("features", made[-1].type.size // BATCH.size)
+        if dims[0] == BATCH:
+            draft.result("output", "flat", b("reshape", made[-1], dims=(BATCH, features)))
         for value in reversed(made[1:]):
             assert value.op is not None
             gradient = DEFINITIONS[value.op.name].gradient

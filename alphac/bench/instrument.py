@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from alphac.backends.emit import lower_programs
 from alphac.backends.segment import Segment
-from alphac.backends.target import Target
+from alphac.backends.target import KernelSource, Target
 from alphac.ir.core import Value
 from alphac.ir.schedule import Kernel, Program
 
@@ -57,16 +57,16 @@ class _Timed(Segment):
         stride: int,
         name: str,
         program: Program,
-        symbols: Mapping[Kernel, str],
+        sources: Mapping[Kernel, KernelSource],
         outer: Sequence[Value],
     ) -> None:
-        super().__init__(name, program, symbols, outer)
+        super().__init__(name, program, sources, outer)
         self._launches, self._stride = launches, stride  # a kernel may stand in several functions
 
-    def _launch(self, kernel: Kernel, thread: str, threads: str) -> None:
+    def _launch(self, kernel: Kernel, thread: str, threads: str, own: bool = False) -> None:
         ticks = TICKS[platform.machine()]
         before = self._do(ticks)
-        super()._launch(kernel, thread, threads)
+        super()._launch(kernel, thread, threads, own)
         spent = self._do(f"sub i64 {self._do(ticks)}, {before}")
         mine = self._do(f"mul i64 %thread, {self._stride}")
         word = self._do(f"add i64 {mine}, {self._launches.setdefault(kernel, len(self._launches))}")
@@ -80,10 +80,10 @@ def instrument(programs: Mapping[str, Program], target: Target) -> Instrumented:
     launches: dict[Kernel, int] = {}
     stride = -(-sum(1 for _ in programs["step"].kernels()) // 8) * 8  # no two threads write to one cache line
 
-    def segment(name: str, program: Program, symbols: Mapping[Kernel, str], outer: Sequence[Value]) -> Segment:
+    def segment(name: str, program: Program, sources: Mapping[Kernel, KernelSource], outer: Sequence[Value]) -> Segment:
         if program is not programs["step"]:
-            return Segment(name, program, symbols, outer)
-        return _Timed(launches, stride, name, program, symbols, outer)
+            return Segment(name, program, sources, outer)
+        return _Timed(launches, stride, name, program, sources, outer)
 
     code = lower_programs(programs.values(), target, segment)
     code.segments += _COUNTERS.format(size=THREADS * stride, ticks=TICKS[platform.machine()])

@@ -20,7 +20,7 @@ arithmetic. Bits never depend on any of this.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -30,6 +30,7 @@ from alphac.ir.ops.reduce import is_short
 from alphac.ir.ops.rules import attribute
 from alphac.ir.ops.structure import iterations
 from alphac.ir.ops.window import is_inside
+from alphac.ir.schedule import Stage
 from alphac.ir.typesys import Dim
 
 ANCHORS = ("reduce", "contract", "special", "collective")
@@ -45,13 +46,15 @@ MAX_WAYS = 8
 
 @dataclass(eq=False)
 class Cluster:
-    """Ops that become one kernel. `dims` is its index space; `rounds` how many exchanges must come before it."""
+    """Ops that become one kernel. `dims` is its index space; `rounds` how many exchanges must come before it; `stages`
+    what a stream computes one after the other (stream.py)."""
 
     stores: list[Value]
     anchor: Op | None
     dims: tuple[Dim, ...]
     order: int
     rounds: int
+    stages: tuple[Stage, ...] = ()
 
 
 @dataclass(eq=False)
@@ -188,7 +191,7 @@ class _Fusion:
         self.rounds: dict[Value, int] = {}
         self.single: dict[Value, int] = {}
         self.costs: dict[Value, float] = {}
-        self.slid: set[Value] = set()
+        self.laid: set[Value] = set()
         self.kernels: set[str] = set()
         self.result: Fused | None = None
 
@@ -208,7 +211,7 @@ class _Fusion:
             if op.name == "window":
                 self.kernels.add(attribute(op.attributes, "kernel", Dim).name)
             if op.name == "contract":
-                self.slid.update(slid for v in op.operands if (slid := _slid_over(v)) is not None)
+                self.laid.update(_laid(op))
             for inner in op.blocks:
                 for value in inner.arguments:
                     self.rounds[value] = before
@@ -308,7 +311,7 @@ class _Fusion:
     # ------------------------------------------------------------------ policy
     def _worth_storing(self, level: Level, value: Value) -> bool:
         users = self.uses.get(value, {})
-        if value in self.slid:
+        if value in self.laid:
             return True
         if value.op is not None and value.op.name == "window" and is_inside(value.op):
             return False  # rather what it slides over, which is smaller
@@ -329,7 +332,7 @@ class _Fusion:
             return known
         op = value.op
         short = op is not None and is_short(op)
-        if op is None or value in self.slid or not (short or definition(op).shape in ("elementwise", "index")):
+        if op is None or value in self.laid or not (short or definition(op).shape in ("elementwise", "index")):
             cost = 1.0
         else:
             cost = definition(op).cost.flops * (INDEXING if definition(op).shape == "index" else 1)
@@ -421,13 +424,18 @@ class _Fusion:
         return of_result
 
 
-def _slid_over(value: Value) -> Value | None:
-    """What the windows that an operand of a contraction is made of slide over, if they stay inside: elements of these
-    are read where they lie, so it is stored."""
-    slides = False
-    while value.op is not None and value.op.name in ("window", "slice", "broadcast", "rename"):
-        if value.op.name == "window" and not is_inside(value.op):
-            return None
-        slides |= value.op.name == "window"
-        (value,) = value.op.operands
-    return value if slides else None
+def _laid(op: Op) -> Iterator[Value]:
+    """What a contraction with windows reads where it lies: what they slide over, if they stay inside, and the other
+    operand, if it was given other axes for that."""
+    for value, other in (op.operands, op.operands[::-1]):
+        slides = False
+        while value.op is not None and value.op.name in ("window", "slice", "broadcast", "rename"):
+            if value.op.name == "window" and not is_inside(value.op):
+                break
+            slides |= value.op.name == "window"
+            (value,) = value.op.operands
+        else:
+            if slides:
+                yield value
+                if other.op is not None and other.op.name == "broadcast":
+                    yield other

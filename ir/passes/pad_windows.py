@@ -9,7 +9,8 @@ after     %p = pad(%dy)  %w = window(%p)  %u = slice(%w) {step = −1}  %dx = co
 
 `unwindow` of what does not depend on its axis `kernel` is a window again, seen in the other direction; where the first
 one took steps, elements stand that far apart, with zeros between. Later readers of what is padded read the inside of
-the copy, so that nothing is stored twice.
+the copy, so that nothing is stored twice. What windows are multiplied with is stored so that vectors of it can be
+read.
 """
 
 from __future__ import annotations
@@ -137,7 +138,11 @@ class _Rewrite:
                     mapping[value] = self.windows(b, value)
                     self.made.add(value)
             blocks = tuple(_Rewrite(inner).block(mapping) for inner in op.blocks)
-            new.ops.append(clone_op(op, mapping, blocks))
+            operands = dict(mapping)
+            if op.name == "contract":
+                operands |= self.others(b, op, mapping)
+            new.ops.append(clone_op(op, operands, blocks))
+            mapping.update((r, operands[r]) for r in op.results)
             for base in op.results:
                 if base in self.frames:
                     self.copies[base] = self.copy(b, base, mapping[base])
@@ -189,6 +194,16 @@ class _Rewrite:
             if s.reverse:
                 value = b("slice", value, dim=s.kernel.name, start=s.kernel.size - 1, step=-1, to=s.kernel)
         return b.broadcast(value, operand.type.dims)
+
+    def others(self, b: Builder, op: Op, mapping: ValueMap) -> ValueMap:
+        """What windows are multiplied with, the axes that windows lack innermost: vectors lie along these."""
+        found: ValueMap = {}
+        for slid, other in (op.operands, op.operands[::-1]):
+            if slid in self.operands and other not in self.operands:
+                columns = [d for d in op.result.type.dims if other.type.has(d.name) and not slid.type.has(d.name)]
+                rest = [d for d in other.type.dims if d not in columns]
+                found[other] = b.broadcast(remap((other,), mapping)[0], (*rest, *columns))
+        return found
 
 
 def _spaced(b: Builder, value: Value, name: str, spacing: int) -> Value:

@@ -1,7 +1,7 @@
 """Memory planning: where each buffer of a program lies in a role's arena.
 
 Buffers that are never needed at the same time share memory. A position is a step in the order of execution, or several
-kernels in a row that do not touch each other's results: threads meet once behind them (`meets`). Within a
+kernels in a row behind which the threads meet once (`meetings.py`). Within a
 loop, a buffer that a single iteration both makes and uses is live between these two steps, any other one from the
 loop's begin to its end. States lie where the caller says; arguments and results keep their place for the whole
 program. What a thread has for itself within `Tiles` lies in its scratch memory, one kernel after another.
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from alphac.ir.core import Value
+from alphac.ir.passes.meetings import Meeting, kernels_of, meets
 from alphac.ir.schedule import Buffer, Exchange, Kernel, Launch, Program, Repeat, Step, Tiles
 
 ALIGNMENT = 64
@@ -124,30 +125,6 @@ def lifetimes(program: Program) -> dict[Buffer, Life]:
     return lives
 
 
-def meets(steps: Sequence[Step]) -> list[bool]:
-    """For each step: whether the threads of a team must meet behind it. They need not between two kernels, or tiles
-    of kernels, of which neither stores what the other reads or stores; they always do at the end."""
-    found: list[bool] = []
-    read: set[Buffer] = set()
-    stored: set[Buffer] = set()
-    for step in steps:
-        work = isinstance(step, Launch | Tiles)
-        kernels = _kernels(step) if work else ()
-        reads = {v.buffer for kernel in kernels for v in kernel.reads.values()}
-        stores = {v.buffer for kernel in kernels for _, v in kernel.stores}
-        if found and (not work or stores & (read | stored) or reads & stored):
-            found[-1] = True
-            read, stored = set(), set()
-        read |= reads
-        stored |= stores
-        found.append(not work)
-    return [*found[:-1], True] if found else []
-
-
-def _kernels(step: Launch | Tiles) -> tuple[Kernel, ...]:
-    return (step.kernel,) if isinstance(step, Launch) else tuple(launch.kernel for launch in step.steps)
-
-
 @dataclass(frozen=True)
 class _Access:
     position: int
@@ -165,19 +142,19 @@ class _Walk:
         self.spans: dict[Repeat, Life] = {}
 
     def steps(self, steps: Sequence[Step], loops: tuple[Repeat, ...]) -> None:
-        for step, met in zip(steps, meets(steps), strict=True):
+        for step, meeting in zip(steps, meets(steps), strict=True):
             if isinstance(step, Repeat):
                 start = self.position
                 self.steps(step.steps, (*loops, step))
                 self.spans[step] = Life(start, self.position)
             elif isinstance(step, Launch | Tiles):
-                for kernel in _kernels(step):
+                for kernel in kernels_of(step):
                     self._kernel(kernel, loops)
             elif isinstance(step, Exchange):
                 self._note((b for b, _ in step.buffers), loops)
             else:
                 self._note(step.buffers, loops)
-            self.position += met
+            self.position += meeting == Meeting.ALWAYS
 
     def _kernel(self, kernel: Kernel, loops: tuple[Repeat, ...]) -> None:
         read = {v.buffer for v in kernel.reads.values()}

@@ -19,8 +19,12 @@ from alphac.ir.core import Function, Op, Port, Value
 from alphac.ir.ops.define import definition
 from alphac.ir.ops.structure import tiled_axes
 from alphac.ir.passes.fuse import Cluster, Fused, Level, Nest, fuse, reaches
-from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles, View
+from alphac.ir.passes.meetings import keeps_to_shards
+from alphac.ir.passes.stream import stream
+from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles, View, pieces
 from alphac.ir.typesys import Dim, TensorType
+
+SMALL = 64 << 10  # bytes that a node may store to be put forward
 
 
 @dataclass(eq=False)
@@ -90,9 +94,10 @@ class _Graph:
                 self.after[node].add(last)
 
 
-def schedule(function: Function) -> Program:
-    """Fuse and project one function."""
-    return project(fuse(function))
+def schedule(function: Function, streams: bool = True) -> Program:
+    """Fuse and project one function, with `streams` or without."""
+    fused = fuse(function)
+    return project(stream(fused) if streams else fused)
 
 
 def project(fused: Fused) -> Program:
@@ -164,7 +169,9 @@ class _Projection:
                 self._start(graph, nest)
         stop = self._stop(graph, losses) if losses and changed else None
         self._overwrite(graph, changed, stop)
-        for value in graph.level.producer:
+        for value, node in graph.level.producer.items():
+            if isinstance(node, Cluster) and node.stages:
+                self._place_parts(value)
             self._place(value, private=graph.tiled)
         for nest in nests:
             graph.bodies[nest] = self._tile(graph, nest) if nest.op.name == "tile" else self._loop(graph, nest)
@@ -235,6 +242,17 @@ class _Projection:
         if value not in self.views:
             role = "private" if private else "nodes" if self._is_nodes(value) else "temporary"
             self.views[value] = View(self._buffer(_label(value), value.type, role))
+
+    def _place_parts(self, value: Value) -> None:
+        """A stream leaves the parts of its sums to who combines them."""
+        op = value.op
+        assert op is not None
+        if value.type.is_partial:
+            grain = op.operands[0].type.grain
+            assert grain is not None
+            buffer = self._buffer(_label(value), value.type, "temporary")
+            buffer.pieces = pieces(grain.size // grain.shards)[1]
+            self.views[value] = View(buffer)
 
     def _kept(self, graph: _Graph, port: Port, value: Value) -> Buffer:
         """The buffer of a result that is no state."""
@@ -348,7 +366,7 @@ class _Projection:
             kernel = Kernel(self._kernel_name(node), ((node.value, node.to),), reads, None, graph.loops, graph.tiled)
         else:
             stores = tuple((v, self.views[v]) for v in node.stores)
-            kernel = Kernel(self._kernel_name(node), stores, reads, node.anchor, graph.loops, graph.tiled)
+            kernel = Kernel(self._kernel_name(node), stores, reads, node.anchor, graph.loops, graph.tiled, node.stages)
         return Launch(kernel)
 
     def _nested(self, op: Op, steps: tuple[Step, ...]) -> Step:
@@ -384,13 +402,14 @@ class _Projection:
         if isinstance(node, Copy):
             label = f"copy.{_label(node.value)}"
         else:
-            label = _label(node.stores[0]) if node.anchor is None else f"{node.anchor.name}.{_label(node.stores[0])}"
+            kind = "stream" if node.stages else node.anchor.name if node.anchor is not None else ""
+            label = f"{kind}.{_label(node.stores[0])}".lstrip(".")
         number = self.names[f"kernel {label}"] = self.names.get(f"kernel {label}", 0) + 1
         return f"{self.program.name}.{label}" + (f".{number}" if number > 1 else "")
 
     def _sorted(self, graph: _Graph) -> list[Node]:
-        """The nodes in a legal order: what needs fewer exchanges first, else as in the source. Between nodes of which
-        one reads the other threads must meet; nodes that take no memory come early if that saves a meeting."""
+        """The nodes in a legal order: what needs fewer exchanges first, else as in the source. Nodes that take little
+        memory come early if that saves a meeting (`meetings.py`)."""
         before: dict[Node, set[Node]] = {n: set() for n in graph.nodes}
         for node, followers in graph.after.items():
             for follower in followers:
@@ -400,13 +419,19 @@ class _Projection:
         serial = {n: i for i, n in enumerate(graph.nodes)}
         opened = {n: {b for b, (_, stacked) in self._opened(graph, n).items() if not stacked} for n in graph.nodes}
         needed = {n: self._needed(graph, n) for n in graph.nodes}
+        own = {n for n in graph.nodes if self._keeps_to_shards(n, needed[n])}
         found: list[Node] = []
         together: set[Node] = set()  # since the last meeting
+
+        def meets(node: Node) -> bool:
+            last = before[node] & together
+            return bool(last - own if node in own else last)
+
         ready = {n for n in graph.nodes if not waiting[n]}
         while ready:
             node = min(ready, key=lambda n: (rounds[n], n.order, serial[n]))
-            if before[node] & together:
-                light = [n for n in ready if rounds[n] == rounds[node] and self._light(n) and not before[n] & together]
+            if meets(node):
+                light = [n for n in ready if rounds[n] == rounds[node] and self._light(n) and not meets(n)]
                 if light:
                     node = min(light, key=lambda n: (n.order, serial[n]))
                 else:
@@ -424,12 +449,18 @@ class _Projection:
         return found
 
     def _light(self, node: Node) -> bool:
-        """Whether a node stores nothing but states and scalars."""
-        if isinstance(node, Copy):
-            return node.to.buffer.role == "state" or not node.value.type.dims
-        return isinstance(node, Cluster) and all(
-            self.views[v].buffer.role == "state" or not v.type.dims for v in node.stores
+        """Whether a node stores nothing but states and what is small."""
+        return isinstance(node, Copy | Cluster) and all(
+            buffer.role == "state" or buffer.type.size * buffer.type.dtype.bytes <= SMALL
+            for buffer in self._stored(node)
         )
+
+    def _keeps_to_shards(self, node: Node, reads: set[Buffer]) -> bool:
+        return isinstance(node, Copy | Cluster) and keeps_to_shards(self._stored(node), reads)
+
+    def _stored(self, node: Cluster | Copy) -> list[Buffer]:
+        """The buffers that a node writes."""
+        return [node.to.buffer] if isinstance(node, Copy) else [self.views[v].buffer for v in node.stores]
 
 
 def _carried(op: Op) -> int:
