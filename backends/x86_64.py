@@ -59,6 +59,7 @@ def _target(
         preference=preference,
         attributes=(("prefer-vector-width", str(32 * lanes)),),
         forbidden=forbidden,
+        streams=True,
     )
 
 
