@@ -41,6 +41,8 @@ class KernelSource:
     integers    how many i64 follow these: six as below; on a GPU the first three
     shared      bytes of memory that a GPU's block shares
     grid        how many threads a GPU should start
+    tiles       on a GPU, of all iterations of tiles at once: of every axis its size (a shard's, if it grows with them)
+    private     which buffers each iteration has of its own then
 
     Native signature: one pointer per parameter, then i64: `loops` indices (outermost first), shards owned, first shard,
     address of merges (i64 each), address of this thread's scratch, thread, threads. The function returns nothing.
@@ -59,6 +61,8 @@ class KernelSource:
     shared: int = 0
     grid: Grid | None = None
     alone: bool = False
+    tiles: tuple[tuple[int, bool], ...] = ()
+    private: tuple[bool, ...] = ()
 
 
 Lowering = Callable[["Kernel", "Target"], KernelSource]

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from fractions import Fraction
 from pathlib import Path
@@ -133,7 +133,8 @@ def _throttle(done: threading.Event) -> None:
         except ProcessLookupError:
             return
     if process is not None and stopped:
-        os.kill(process, signal.SIGCONT)
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGCONT)
 
 
 def _role_one() -> int | None:

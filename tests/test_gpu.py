@@ -21,6 +21,7 @@ from alphac.ir.passes.project import schedule
 from alphac.ir.schedule import Program
 from alphac.ir.typesys import BF16, F32, F64, Dim, DType
 from alphac.pipeline import differentiate, parse_and_elaborate, schedules, simplify
+from alphac.runtime.devices.gpu import Launch
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CUDA = sorted(name for name in targets() if name.startswith("cuda-"))
@@ -51,7 +52,7 @@ def test_threads_that_do_not_all_reach_a_barrier_are_seen():
     for name, kernel in uneven.items():
         arguments = [memory] * len(kernel.parameters) + [8, 0, memory]
         with pytest.raises(AssertionError, match="wait at a barrier"):
-            device.launch(device.function(name), 1, 256, arguments)
+            device.launch(Launch(device.function(name), 1, 1, 256, tuple(arguments)))
 
 
 # ---------------------------------------------------------------------- assembled

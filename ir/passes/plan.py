@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from alphac.ir.fleet import Endpoint, Fleet, Link, Rates
+from alphac.ir.passes.plan_memory import slots
 from alphac.ir.passes.work import KernelWork, Work
 from alphac.ir.schedule import subtrees
 
@@ -36,8 +37,9 @@ class Unit:
 
 @dataclass(frozen=True)
 class System:
-    """What placement must know of a system. `arena(n)`: bytes that a role of n shards computes in, states included;
-    `scratch`: bytes per thread; `data`: bytes of the files that every role reads."""
+    """What placement must know of a system. `arena(n)`: bytes that a role of n shards computes in, states included,
+    with room for as many subtrees as n shards may make; `nodes`: bytes of one subtree; `scratch`: bytes per thread;
+    `data`: bytes of the files that every role reads."""
 
     shards: int
     work: Work
@@ -45,6 +47,7 @@ class System:
     optimizer: int
     states: int
     arena: Callable[[int], int]
+    nodes: int = 0
     scratch: int = 0
     data: int = 0
     units: tuple[Unit, ...] = ()
@@ -157,13 +160,15 @@ class Pricer:
         return Placement("sharded" if sharded else "data", _parts(owners, firsts, each, memory), price)
 
     def role_memory(self, owners: Sequence[Owner], role: int, pieces: Sequence[int], sharded: bool = False) -> int:
-        """Bytes at the peak: arena, threads' scratch, data, and what lies in communication buffers."""
+        """Bytes at the peak: arena, but for subtrees that its range does not make; threads' scratch; data; and what
+        lies in communication buffers."""
         system, (endpoint, shards) = self.system, owners[role]
         spared = system.optimizer * (len(owners) - 1) // len(owners) if sharded else 0
         arrived = 0
         if len(owners) > 1:
             # The root keeps all contributions until they are put together, in a tree of temporaries.
             arrived = system.message * (sum(pieces[1:]) + 2) if role == 0 and not sharded else system.message
+        spared += system.nodes * (slots(shards) - pieces[role])  # never touched
         return system.arena(shards) - spared + system.scratch * endpoint.threads + system.data + arrived
 
     def _links(self, endpoints: Sequence[Endpoint], all_pairs: bool) -> list[Link] | Misfit:

@@ -23,6 +23,7 @@ Step = tuple[tuple[Kernel, ...], Amount]  # what is not cut: kernels, and how of
 def survey(module: Module, programs: Mapping[str, Program], data: int = 0) -> System:
     """`data`: bytes of the files that a role reads."""
     shards = module.grain.shards if module.grain else 1
+    step = programs["step"] if "step" in programs else Program("step")
     sizes = {"param": 0, "optimizer": 0, "state": 0}
     for state in module.states.values():
         sizes[state.kind] += state.type.size * state.type.dtype.bytes
@@ -30,11 +31,12 @@ def survey(module: Module, programs: Mapping[str, Program], data: int = 0) -> Sy
     chains = [_units(p) for p in regions]
     return System(
         shards,
-        work_of(programs["step"] if "step" in programs else Program("step")),
+        work_of(step),
         parameters=sizes["param"],
         optimizer=sizes["optimizer"],
         states=sum(sizes.values()),
         arena=_arena(programs, shards),
+        nodes=sum(b.type.size * b.type.dtype.bytes for b in step.buffers if b.role == "nodes"),
         scratch=SCRATCH,
         data=data,
         units=max(chains, key=lambda units: sum(_weight(u) for u in units), default=()),

@@ -166,11 +166,11 @@ class Grouping:
         return {self.group[n] for member in group.nodes for n in self.level.after[member]}
 
     def _dims(self, group: Group) -> tuple[Dim, ...]:
-        """The fewest axes over which one iteration fits."""
+        """The fewest axes over which one iteration fits; none if it would read too much anew."""
         for length in range(1, len(group.axes) + 1):
             dims = tuple(group.axes[:length])
-            if self._again(group, dims) and self._live(group, dims) <= self.options.cache:
-                return dims
+            if self._live(group, dims) <= self.options.cache:
+                return dims if self._again(group, dims) else ()
         return ()
 
     def _again(self, group: Group, dims: tuple[Dim, ...]) -> bool:
