@@ -135,12 +135,13 @@ class _Stream:
             return
         if op is not None:
             block.contract(op) if definition(op).shape == "contract" else block.reduce(op)
-        values = [v for v in stage.values if op is None or v is not op.result or v in self.views]
+        inner = block.inner(stage.values[0])
+        summed = self._summed(inner) if stage is self._last else []
+        values = [v for v in stage.values if op is None or v is not op.result or v in self.views] + summed
         if not values:
             return
-        inner = block.inner(values[0])
         across = block.across(values, inner)
-        read = {v for s in self.stages if s is not stage for v in self._needed(s)}
+        read = {*summed, *(v for s in self.stages if s is not stage for v in self._needed(s))}
         if op is not None:
             read.discard(op.result)  # which is kept already
         kept = [block.room(v, inner, across) if v in read else None for v in values]
@@ -148,6 +149,25 @@ class _Stream:
         for value, lying in zip(values, kept, strict=True):
             if lying is not None:
                 block.known(value, inner, lying)
+
+    @property
+    def _last(self) -> Stage | None:
+        """The last stage that makes values of rows."""
+        return next((s for s in reversed(self.stages) if not s.sums), None)
+
+    def _summed(self, inner: list[Dim]) -> list[Value]:
+        """What is computed of rows for a sum alone: in one loop with the last stage, which may share a part of it."""
+        made = {v for s in self.stages for v in (*s.values, *(s.anchor.results if s.anchor else ()))}
+        operands = dict.fromkeys(v for s in self.stages if s.sums and s.anchor for v in s.anchor.operands)
+        return [
+            v
+            for v in operands
+            if v not in made
+            and v.op is not None
+            and v not in self.frame.kernel.reads
+            and definition(v.op).shape == "elementwise"
+            and self.block.inner(v) == inner
+        ]
 
     def _needed(self, stage: Stage) -> set[Value]:
         """What a stage reads of other stages' values."""
