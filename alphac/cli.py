@@ -22,6 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Compile a learning system into one executable per role, and run it on any fleet with the same bits.",
 )
+fleets = typer.Typer(no_args_is_help=True, help="Fleet files: write one for this machine, show one.")
+app.add_typer(fleets, name="fleet")
 # The base of typer's usage errors, wherever this version of typer keeps it.
 UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -29,6 +31,7 @@ out = Console(highlight=False, soft_wrap=True, markup=False)
 
 File = Annotated[Path, typer.Argument(help="the .alpha file", metavar="FILE")]
 BundlePath = Annotated[Path, typer.Argument(help="the bundle's directory", metavar="BUNDLE")]
+FleetPath = Annotated[Path, typer.Argument(help="the fleet file (TOML)", metavar="FLEET")]
 Set = Annotated[list[str], typer.Option("--set", help="override a `let`: name=value", metavar="NAME=VALUE")]
 
 
@@ -101,6 +104,49 @@ def explain(
     if json_file is not None:
         write_text(json_file, made.as_json())
     explaining.show(made, out)
+
+
+@fleets.command("detect")
+def fleet_detect(
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="write it here; default: print it")] = None,
+) -> None:
+    """Write a fleet file for this machine: cores, caches, instruction sets, accelerators."""
+    from alphac.detect import detect, fleet_text
+
+    text = fleet_text(detect())
+    if output is None:
+        sys.stdout.write(text)
+        return
+    if output.exists():
+        from alphac.diagnostics import fail
+
+        raise fail("E401", f"{output} exists already", None, "remove it, or give another file with -o")
+    write_text(output, text)
+    out.print(f"wrote {output}")
+
+
+@fleets.command("show")
+def fleet_show(fleet: FleetPath) -> None:
+    """Show a fleet file: hosts, endpoints, links, and what was measured."""
+    from alphac.fleet import read_fleet
+    from alphac.fleet_show import show
+
+    show(read_fleet(fleet), out)
+
+
+@app.command()
+def calibrate(
+    fleet: FleetPath,
+    endpoints: Annotated[
+        list[str], typer.Option("--endpoint", help="which ones; default: all of this machine", metavar="NAME")
+    ] = [],  # noqa: B006
+) -> None:
+    """Time kernels and the loopback on this machine's endpoints of FLEET, and keep the rates beside it."""
+    from alphac import calibration
+
+    with err.status("") as status:
+        path = calibration.run(fleet, tuple(endpoints), status.update)
+    out.print(f"wrote {path}")
 
 
 @app.command()

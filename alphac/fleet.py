@@ -32,17 +32,19 @@ LINK = ("between", "rate", "latency", "staging")
 T = TypeVar("T")
 
 
-def read_fleet(path: Path) -> Fleet:
-    """Read and check a fleet file, and what was measured of it. Raises Diagnostics with file, line and key."""
-    toml = read_toml(path, missing="give an existing TOML file to --fleet", help="see docs/fleets.md for the format")
-    return _Reader(toml, read_measured(path)).run()
+def read_fleet(path: Path, *, unmeasured: bool = False) -> Fleet:
+    """Read and check a fleet file, and what was measured of it. Raises Diagnostics with file, line and key.
+
+    `unmeasured`: endpoints need not say how fast they are, for they are about to be measured."""
+    toml = read_toml(path, missing="give an existing fleet file (TOML)", help="see docs/fleets.md for the format")
+    return _Reader(toml, read_measured(path), unmeasured).run()
 
 
 class _Reader:
     """Reads a file's tables; goes on after a mistake, so that all of them are told."""
 
-    def __init__(self, toml: Toml, measured: Measured) -> None:
-        self.toml, self.measured = toml, measured
+    def __init__(self, toml: Toml, measured: Measured, unmeasured: bool) -> None:
+        self.toml, self.measured, self.unmeasured = toml, measured, unmeasured
         self.found: list[Diagnostic] = []
 
     def run(self) -> Fleet:
@@ -124,7 +126,7 @@ class _Reader:
         compute = {dtype: 1e9 * rate for dtype, rate in table.numbers("compute").items()}
         bandwidth = 1e9 * table.number("bandwidth", 0.0)
         rates = self.measured.rates.get(name)
-        if not rates and not compute:
+        if not rates and not compute and not self.unmeasured:
             raise table.refuse(
                 "E202", f"nothing says how fast endpoint `{name}` is",
                 "write compute = { f32 = GFLOP/s }, or run `alphac calibrate` on its host",
@@ -137,7 +139,7 @@ class _Reader:
             memory=memory,
             domain=domain,
             threads=table.whole("threads", 1),
-            rates=rates or assumed(compute, bandwidth or max(compute.values()) / 8),
+            rates=rates or (assumed(compute, bandwidth or max(compute.values()) / 8) if compute else None),
             calibrated=rates is not None,
         )
 

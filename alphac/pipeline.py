@@ -116,9 +116,11 @@ def tile(module: Module) -> Module:
     return module
 
 
-def schedules(module: Module) -> dict[str, Program]:
-    """Regions → kernels, buffers and exchanges, one program per function."""
-    return {name: schedule(function) for name, function in module.functions.items()}
+def schedules(module: Module, plan: Plan | None = None) -> dict[str, Program]:
+    """Regions → kernels, buffers and exchanges, one program per function, for all roles of a plan (by default, of this
+    machine): with streams if all their targets take them."""
+    streams = all(target(name).streams for name in (plan or Plan.of(roles=1)).target_names(module))
+    return {name: schedule(function, streams) for name, function in module.functions.items()}
 
 
 def placed(module: Module, programs: Mapping[str, Program], plan: Plan, sources: Path) -> Plan:
@@ -222,7 +224,7 @@ def _drafted(path: Path, plan: Plan, overrides: Mapping[str, str]) -> Draft:
     """Every stage but the last. Raises Diagnostics."""
     elaborated = parse_and_elaborate(path, overrides)
     module = tile(simplify(differentiate(elaborated)))
-    programs = schedules(module)
+    programs = schedules(module, plan)
     plan = placed(module, programs, plan, path.parent)
     shares = shares_of(module, plan)
     made = protocol(programs, shard_count(module), shares)
@@ -242,7 +244,7 @@ def _lowered(programs: Mapping[str, Program], names: Sequence[str]) -> dict[str,
 def explain(path: Path, *, plan: Plan, overrides: Mapping[str, str]) -> Explanation:
     """Why a fleet's endpoints take the parts that they take. Raises Diagnostics."""
     module = simplify(differentiate(parse_and_elaborate(path, overrides)))
-    decided = placed(module, schedules(module), plan, path.parent)
+    decided = placed(module, schedules(module, plan), plan, path.parent)
     if decided.found is None:
         help = "describe its hosts (docs/fleets.md); `alphac fleet detect` does it for this machine"
         raise fail("E202", "this fleet says no more than speeds: shares are in proportion to them", None, help)
@@ -265,7 +267,7 @@ def emit(path: Path, stage: str, *, plan: Plan, overrides: Mapping[str, str]) ->
     module = tile(module)
     if stage == "tiled":
         return print_module(module)
-    programs = schedules(module)
+    programs = schedules(module, plan)
     if stage == "schedule":
         return "\n".join(print_program(p) for p in programs.values())
     plan = placed(module, programs, plan, path.parent)

@@ -25,6 +25,7 @@ from alphac.backends.packing import Packing, Side
 from alphac.backends.pair_packing import PairPacking, suits_pairs
 from alphac.backends.printer import Handle
 from alphac.backends.reduction import Columns, Nodes, combine_partials, store_partials
+from alphac.backends.stream import emit_rows, suits_rows
 from alphac.backends.tile_calls import MANY, Calls, Chunk, Target, Unit
 from alphac.backends.tiling import LEAF, LINE, register_tile, tiling
 from alphac.ir.core import Op
@@ -41,6 +42,8 @@ def emit_contract(frame: Frame, op: Op, combine: Op | None) -> None:
     windows = windows_in_memory(frame, op, combine)
     if windows is not None:
         windows.emit()
+    elif combine is None and suits_rows(frame, op):
+        emit_rows(frame, op)
     elif not chains.suit:
         Contraction(frame, op, combine).emit()
     elif combine is None:

@@ -13,12 +13,14 @@ from alphac.ir.schedule import Kernel
 from alphac.ir.typesys import F64
 
 TRIPLE = "nvptx64-nvidia-cuda"
+SHARED = {80: 163, 86: 99, 90: 227, 100: 227}  # KiB that a block may have
 PTX = {80: 70, 86: 71, 90: 78, 100: 86}  # architecture: the first version of PTX that has it
 
 _LIBRARY = """
 @shared_memory = internal addrspace(3) global [{shared} x i8] undef, align 16
 declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
 declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.y()
 declare i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
 declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32) convergent
 define i64 @gpu_local() {{
@@ -33,6 +35,11 @@ define i64 @gpu_block() {{
 }}
 define i64 @gpu_blocks() {{
   %n = call i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
+  %wide = zext i32 %n to i64
+  ret i64 %wide
+}}
+define i64 @gpu_tile() {{
+  %n = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.y()
   %wide = zext i32 %n to i64
   ret i64 %wide
 }}
@@ -52,16 +59,16 @@ def _entry(source: KernelSource) -> str:
     """A kernel that the driver launches: buffers are in global memory, and none overlaps another. Two blocks are to fit
     into a multiprocessor, one of f64: left to itself, ptxas makes room for more and spills."""
     fitting = 1 if F64 in source.parameters else 2
+    from alphac.backends.gpu.entry import call, declaration, integers
+
     pointers = [f"%p{i}" for i in range(len(source.parameters))]
-    integers = [f"i64 %i{i}" for i in range(source.loops + source.integers)]
     casts = "".join(f"  %g{p[1:]} = addrspacecast ptr addrspace(1) {p} to ptr\n" for p in pointers)
-    taken = ", ".join([*(f"ptr addrspace(1) noalias align 16 {p}" for p in pointers), *integers])
-    passed = ", ".join([*(f"ptr %g{p[1:]}" for p in pointers), *integers])
-    types = ", ".join(["ptr"] * len(pointers) + ["i64"] * len(integers))
+    taken = [f"ptr addrspace(1) noalias align 16 {p}" for p in pointers]
+    taken += [f"i64 %i{n}" for n in range(integers(source))]
     return (
-        f"{_LIBRARY.format(shared=max(source.shared, 16))}\ndeclare void @{source.name}_thread({types})\n"
-        f'define ptx_kernel void @{source.name}({taken}) "nvvm.maxntid"="{THREADS}" "nvvm.minctasm"="{fitting}" {{\n'
-        f"{casts}  call void @{source.name}_thread({passed})\n  ret void\n}}\n"
+        f"{_LIBRARY.format(shared=max(source.shared, 16))}\n{declaration(source)}"
+        f'define ptx_kernel void @{source.name}({", ".join(taken)}) "nvvm.maxntid"="{THREADS}" '
+        f'"nvvm.minctasm"="{fitting}" {{\n{casts}{call(source, [f"%g{p[1:]}" for p in pointers])}}}\n'
     )
 
 
@@ -80,7 +87,7 @@ def _target(architecture: int, version: int) -> Target:
         features=f"+ptx{version}",
         lanes=1,
         registers=0,
-        capabilities=CAPABILITIES,
+        capabilities=CAPABILITIES | {f"scratch({SHARED[architecture] << 10})"},
         pause=("", ()),
         lowering=lower,
         runs_here=lambda: False,

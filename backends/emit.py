@@ -13,6 +13,7 @@ from typing import Any
 
 from alphac.backends.cache import Cache
 from alphac.backends.compile import compile_object
+from alphac.backends.gpu.entry import tiled
 from alphac.backends.gpu.segment import Action, actions, packed
 from alphac.backends.segment import Segment, declaration
 from alphac.backends.target import KernelSource, Target
@@ -52,8 +53,12 @@ def lower_programs(programs: Iterable[Program], target: Target, segment: Segment
     texts: list[str] = []
     for program in programs:
         sources: dict[Kernel, KernelSource] = {}
+        tiles = {launch.kernel: step for step in _tiles(program.steps) for launch in step.steps}
         for kernel in program.kernels():
-            sources[kernel] = source = target.lower(kernel)
+            source = target.lower(kernel)
+            if target.is_gpu and kernel in tiles:
+                source = tiled(source, kernel, tiles[kernel])
+            sources[kernel] = source
             code.sources[source.name] = source
             code.scratch = max(code.scratch, source.scratch)
         emitted = _Emission(program, sources)
@@ -212,6 +217,14 @@ def _plain(value: object) -> object:
 
 def _exchanges(steps: Iterable[Step]) -> bool:
     return any(isinstance(s, Exchange) or (isinstance(s, Repeat) and _exchanges(s.steps)) for s in steps)
+
+
+def _tiles(steps: Iterable[Step]) -> Iterator[Tiles]:
+    for step in steps:
+        if isinstance(step, Tiles):
+            yield step
+        elif isinstance(step, Repeat):
+            yield from _tiles(step.steps)
 
 
 def _guards(steps: Iterable[Step]) -> Iterator[Guard]:

@@ -203,6 +203,7 @@ class Frame:
         flat = number(0)
         for d in view.buffer.layout:
             flat = flat * d.size + (at[d.name] - self.start(d))
+            flat = flat * view.buffer.pieces if d.name == SHARD else flat
         return flat
 
     def start(self, dim: Dim) -> Affine:

@@ -3,6 +3,7 @@
     map        every stored value at every index of its dims                       maps.py
     reduce     sums and extremes in leaves of 1,024 elements by 16 lanes           reduction.py
     contract   a register-tiled product in leaves of 256 terms                     contraction.py
+    stream     several of these over the same rows, block by block                 stream.py
     special    argmax, argmin, cumsum, scatter_add                                 special.py
     combine    per-shard partials pushed through the shard tree                    reduction.py
 
@@ -17,7 +18,7 @@ import re
 
 import numpy as np
 
-from alphac.backends import contraction, maps, reduction, special
+from alphac.backends import contraction, maps, reduction, special, stream
 from alphac.backends.evaluation import PARAMETERS, Frame
 from alphac.backends.loops import vector_loops
 from alphac.backends.printer import stored
@@ -46,7 +47,9 @@ def lower(kernel: Kernel, target: Target) -> KernelSource:
     """The source of one kernel for a target. Its symbol is a digest of what it computes."""
     frame = Frame(kernel, target)
     anchor = kernel.anchor
-    if anchor is None:
+    if kernel.stages:
+        stream.emit_stream(frame)
+    elif anchor is None:
         maps.emit_map(frame)
     elif definition(anchor).shape == "collective":
         inner = absorbed(kernel, anchor)

@@ -11,10 +11,11 @@ from alphac.backends.microkernel import multiply
 from alphac.backends.pairs import interleave, multiply_pairs, narrow
 from alphac.backends.simd import copy, lanes, transpose
 from alphac.backends.simd_columns import columns
+from alphac.backends.simd_rows import chains, dots
 
 NAME = re.compile(
     r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|(?:multiply|pairs)_\d+x\d+m?p?"
-    r"|narrow_words|interleave_words)\b"
+    r"|dots_\d+|chains_\d+x\d+|narrow_words|interleave_words)\b"
 )
 
 
@@ -31,6 +32,11 @@ def vector_loop(name: str, width: int) -> Callable[..., Any]:
         return lanes(shape, width)
     if kind == "columns":
         return columns(shape, width)
+    if kind == "dots":
+        return dots(int(shape), width)
+    if kind == "chains":
+        height, vectors = shape.split("x")
+        return chains(int(height), int(vectors), width)
     if kind == "narrow":
         return narrow
     if kind == "interleave":

@@ -22,6 +22,7 @@ from alphac.backends.printer import Handle
 from alphac.ir.core import Op, Value
 from alphac.ir.ops.define import definition
 from alphac.ir.ops.reduce import reduced_axes
+from alphac.ir.schedule import split
 from alphac.ir.typesys import BF16, F32, SHARD, Dim, DType
 
 LEAF = 1024
@@ -150,7 +151,7 @@ class Read:
     """Partials that lie in memory."""
 
     def __init__(self, frame: Frame, op: Op) -> None:
-        self.frame, self.value = frame, op.operands[0]
+        self.frame, self.op, self.value = frame, op, op.operands[0]
         self.axes = physical(op.result.type)
         total = size(self.axes)
         self.tile = min(total, 1024, frame.widest)
@@ -159,7 +160,22 @@ class Read:
 
     def run(self, task: Index, shard: Affine | None, emit: Emit) -> None:
         assert shard is not None
-        self.each(task, lambda index: emit(index, self.frame.value(self.value, {**index, SHARD: shard})))
+        self.each(task, lambda index: emit(index, self._partial({**index, SHARD: shard})))
+
+    def _partial(self, index: Index) -> Handle:
+        """A shard's element; of a stream's, the pieces of it put together by the tree."""
+        view = self.frame.kernel.reads.get(self.value)
+        if view is None or view.buffer.pieces == 1:
+            return self.frame.value(self.value, index)
+        name, flat = self.frame.names[id(view.buffer)], self.frame.flat(view, index)
+
+        def node(start: int, stop: int) -> Handle:
+            if stop - start == 1:
+                return self.frame.element(name, self.value.type.dtype, flat + start * view.buffer.fixed)
+            middle = start + split(stop - start)
+            return joined(self.frame, self.op, node(start, middle), node(middle, stop))
+
+        return node(0, view.buffer.pieces)
 
     def each(self, task: Index, body: Callable[[Index], None]) -> None:
         total = size(self.axes)
@@ -234,7 +250,7 @@ class Terms(ABC):
 
     def each_leaf(self, leaf: Callable[[Affine, Affine], None], merge: Callable[[Affine], None]) -> None:
         """Run `leaf(first element, slot)` for every leaf, `merge(slot)` as often as the tree says; see `each_leaf`."""
-        each_leaf(self.frame, self.leaves, self.leaf, leaf, merge)
+        each_leaf(self.frame, number(self.leaves), self.leaf, leaf, merge)
 
     def slots(self) -> int:
         """How many partial sums of leaves there may be at a time."""
@@ -256,13 +272,7 @@ class Elements(Terms):
         (self.operand,) = op.operands
         order, reduced = physical(self.operand.type), {d.name for d in self.reduced}
         self.inner = order[max(i for i, d in enumerate(order) if d.name in reduced) + 1 :]
-        self.kind: str = self._body(_Kind(), None, None)
-
-    @property
-    def _body(self) -> Callable[..., Any]:
-        body = definition(self.op).body
-        assert body is not None
-        return body
+        self.kind = kind_of(op)
 
     def identity(self) -> Handle:
         identity = definition(self.op).identity
@@ -273,7 +283,7 @@ class Elements(Terms):
         return self.combine(sum_, self.element(self.operand, kept, reduced, shard))
 
     def combine(self, x: Handle, y: Handle) -> Handle:
-        return self._body(self.frame.k, x, y)
+        return body_of(self.op)(self.frame.k, x, y)
 
 
 def leaf_size(frame: Frame, count: int, leaf: int, first: Affine) -> Affine:
@@ -284,26 +294,39 @@ def leaf_size(frame: Frame, count: int, leaf: int, first: Affine) -> Affine:
 
 
 def each_leaf(
-    frame: Frame, leaves: int, size_: int, leaf: Callable[[Affine, Affine], None], merge: Callable[[Affine], None]
+    frame: Frame, leaves: Affine, size_: int, leaf: Callable[[Affine, Affine], None], merge: Callable[[Affine], None]
 ) -> None:
     """Run `leaf(first element, slot)` for every leaf, then `merge(slot)` as often as the tree says: the slot takes its
     sum with the next. The last sum is in slot 0."""
-    if leaves == 1:
+    if leaves == number(1):
         leaf(number(0), number(0))
         return
     source = frame.source
     depth = source.name("d")
     source.line(f"{depth} = 0")
-    with frame.loop("l", number(0), number(leaves), leaves) as i:
+    count = source.index(leaves)
+    with frame.loop("l", number(0), leaves, leaves.high) as i:
         here = source.name("n")
         source.line(f"{here} = {depth}")
         leaf(i * size_, symbol(here, source.level, 0, 64))
-        with source.block(f"for _ in range(merges_after({source.index(i)}, {leaves})):"):
+        with source.block(f"for _ in range(merges_after({source.index(i)}, {count})):"):
             source.line(f"{depth} -= 1")
             below = source.name("n")
             source.line(f"{below} = {depth}")
             merge(symbol(below, source.level, 0, 64))
         source.line(f"{depth} += 1")
+
+
+def body_of(op: Op) -> Callable[..., Any]:
+    """How a reduction joins two elements."""
+    body = definition(op).body
+    assert body is not None
+    return body
+
+
+def kind_of(op: Op) -> str:
+    """The operation of Scalars that a reduction is made of."""
+    return body_of(op)(_Kind(), None, None)
 
 
 class _Kind:

@@ -255,7 +255,7 @@ def _transpose_body(b: Any, function: Any, element: ir.Type, vectors: int, count
         starts = [b.mul(call(b, "smin", [b.add(first, I64(c)), last]), stride) for c in range(count)]
         with cgutils.for_range_slice(b, I64(0), whole, I64(count), intp=I64, inc=True) as (k, _):
             rows = [load(b, source, b.add(s, k), element, count) for s in starts]
-            for i, row in enumerate(_transposed(b, rows)):
+            for i, row in enumerate(transposed(b, rows)):
                 place = b.add(b.mul(b.add(k, I64(i)), I64(vectors * count)), first)
                 store(b, row, to, place, element)
         with cgutils.for_range_slice(b, whole, terms, I64(1), intp=I64, inc=True) as (k, _):
@@ -266,7 +266,7 @@ def _transpose_body(b: Any, function: Any, element: ir.Type, vectors: int, count
     b.ret_void()
 
 
-def _transposed(b: Any, rows: list[Any]) -> list[Any]:
+def transposed(b: Any, rows: list[Any]) -> list[Any]:
     """A square of vectors, transposed: off-diagonal squares are exchanged, at half the size each time."""
     count, half = len(rows), len(rows) // 2
     while half:

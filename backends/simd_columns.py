@@ -17,6 +17,7 @@ from alphac.backends.vector import (
     I64,
     POINTER,
     bytes_of,
+    call,
     combine,
     element_pointer,
     identity_of,
@@ -44,11 +45,13 @@ class Vectors:
         """The mask of the first `left` elements."""
         number = ir.IntType(8 * bytes_of(self.element))  # of the elements' width: the comparison fits into a register
         numbers = ir.Constant(ir.VectorType(number, self.count), list(range(self.count)))
-        bound = left if number == I64 else self.b.trunc(left, number)
-        vector = ir.Constant(numbers.type, ir.Undefined)
-        spread = self.b.insert_element(vector, bound, I32(0))
+        left = call(self.b, "smin", [left, I64(self.count)])
+        return self.b.icmp_unsigned("<", numbers, self._spread(left if number == I64 else self.b.trunc(left, number)))
+
+    def _spread(self, value: Any) -> Any:
+        vector = ir.Constant(ir.VectorType(value.type, self.count), ir.Undefined)
         zeros = ir.Constant(ir.VectorType(I32, self.count), [0] * self.count)
-        return self.b.icmp_unsigned("<", numbers, self.b.shuffle_vector(spread, vector, zeros))
+        return self.b.shuffle_vector(self.b.insert_element(vector, value, I32(0)), vector, zeros)
 
     def load(self, pointer: Any, index: Any, mask: Any = None) -> Any:
         place = self._place(pointer, index)
@@ -67,6 +70,17 @@ class Vectors:
             return
         signature = ir.FunctionType(ir.VoidType(), [self.type, place.type, I32, mask.type])
         self.b.call(self._masked("store", signature), [value, place, I32(bytes_of(self.element)), mask])
+
+    def splat(self, pointer: Any, index: Any) -> Any:
+        """One element of memory in all places."""
+        value = self.b.load(element_pointer(self.b, pointer, index, self.element))
+        value.align = bytes_of(self.element)
+        return self._spread(value)
+
+    def fma(self, x: Any, y: Any, z: Any) -> Any:
+        if isinstance(self.dtype, types.Float):
+            return call(self.b, "fma", [x, y, z])
+        return self.b.add(self.b.mul(x, y), z)
 
     def join(self, kind: str, x: Any, y: Any) -> Any:
         return combine(self.b, kind, x, y, self.dtype)

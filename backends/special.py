@@ -200,7 +200,7 @@ class Scatter:
                 left, right = frame.scratch_element(table, at), frame.scratch_element(table, at + self.slot)
                 frame.put(table, at, frame.k.add(left, right))
 
-        each_leaf(frame, self.leaves, LEAF, leaf, merge)
+        each_leaf(frame, number(self.leaves), LEAF, leaf, merge)
         dtype = self.op.result.type.dtype
         self._entries(task, lambda index, at: emit(index, frame.k.cast(frame.scratch_element(table, at), dtype)))
 

@@ -41,6 +41,8 @@ class KernelSource:
     integers    how many i64 follow these: six as below; on a GPU the first three
     shared      bytes of memory that a GPU's block shares
     grid        how many threads a GPU should start
+    tiles       on a GPU, of all iterations of tiles at once: of every axis its size (a shard's, if it grows with them)
+    private     which buffers each iteration has of its own then
 
     Native signature: one pointer per parameter, then i64: `loops` indices (outermost first), shards owned, first shard,
     address of merges (i64 each), address of this thread's scratch, thread, threads. The function returns nothing.
@@ -59,6 +61,8 @@ class KernelSource:
     shared: int = 0
     grid: Grid | None = None
     alone: bool = False
+    tiles: tuple[tuple[int, bool], ...] = ()
+    private: tuple[bool, ...] = ()
 
 
 Lowering = Callable[["Kernel", "Target"], KernelSource]
@@ -81,6 +85,7 @@ class Target:
     needs         the processor's features, in LLVM's names, without which an object must not be loaded
     preference    among targets that run here, the highest is chosen
     attributes    LLVM function attributes given to every function
+    streams       whether `lowering` takes kernels with stages
     forbidden     a regular expression of registers, as assembly writes them, that no code uses although the processor
                   has them; empty if it may use all
     device        the module of the runtime's devices that loads the code
@@ -103,6 +108,7 @@ class Target:
     preference: int = 0
     attributes: tuple[tuple[str, str], ...] = ()
     forbidden: str = ""
+    streams: bool = False
     device: str = "cpu"
     text: bool = False
     entry: Entry | None = field(default=None, compare=False, repr=False)

@@ -171,6 +171,13 @@ def call(builder: Any, name: str, operands: list[Any], result: ir.Type | None = 
     return builder.call(cgutils.get_or_insert_function(builder.module, function, full), operands)
 
 
+def fetch(builder: Any, pointer: Any) -> None:
+    """Ask for the cache line at an address, which need not be valid."""
+    signature = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
+    function = cgutils.get_or_insert_function(builder.module, signature, "llvm.prefetch.p0")
+    builder.call(function, [pointer, I32(0), I32(2), I32(1)])
+
+
 def _floats(name: str, count: int) -> Callable[..., Any]:
     """An intrinsic for `llvm.NAME` on floats of one type."""
 

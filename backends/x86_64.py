@@ -14,7 +14,6 @@ _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 CAPABILITIES = frozenset(
     {"elementwise", "index", "gather", "reduce", "contract", "scan", "scatter", "collective"}
     | {"f32", "f64", "bf16", "i32", "i64", "u8", "bool"}
-    | {f"scratch({1 << 30})"}  # a thread's: ordinary memory
 )
 
 
@@ -52,7 +51,7 @@ def _target(
         features=features,
         lanes=lanes,
         registers=registers,
-        capabilities=capabilities,
+        capabilities=capabilities | {f"scratch({1 << 30})"},  # a thread's: ordinary memory
         pause=("llvm.x86.sse2.pause", ()),
         lowering=lower,
         runs_here=lambda: _host_features().issuperset(wanted),
@@ -60,6 +59,7 @@ def _target(
         preference=preference,
         attributes=(("prefer-vector-width", str(32 * lanes)),),
         forbidden=forbidden,
+        streams=True,
     )
 
 

@@ -32,6 +32,7 @@ from alphac.ir.passes.project import schedule  # noqa: E402
 from alphac.ir.typesys import F32, Dim  # noqa: E402
 from alphac.pipeline import Plan, compile_file  # noqa: E402
 from alphac.runtime.devices.cuda import CudaDriver  # noqa: E402
+from alphac.runtime.devices.gpu import Launch  # noqa: E402
 
 SIZES = ((1024, 1024, 1024), (4096, 4096, 4096), (8192, 1024, 8192), (256, 784, 128))
 REPEATS = 20
@@ -53,10 +54,11 @@ def contraction(rows: int, terms: int, columns: int) -> dict[str, Any]:
         driver.write(places[-1], data)
     threads, count, each, _ = action["grid"]
     function, word = driver.function(action["launch"]), np.zeros(1, np.float32)
+    launch = Launch(function, -(-count // each), 1, threads, (*places, 1, 0, places[0]))
     seconds: list[float] = []
     for _ in range(REPEATS + 3):
         began = time.perf_counter()
-        driver.launch(function, -(-count // each), threads, [*places, 1, 0, places[0]])
+        driver.launch(launch)
         driver.read(places[0], word)  # waits
         seconds.append(time.perf_counter() - began)
     driver.close()

@@ -25,12 +25,16 @@ class Buffer:
     private    within `Tiles`: one copy for each thread, in its scratch memory
     nodes      result of a `combine`: slot 0 is the result; before the exchange, slots 0.. hold the role's maximal
                aligned subtrees, `slot` elements apart
+
+    `pieces`: of per-shard partials that a stream makes, so many parts of each shard, one after the other: the sums of
+    aligned runs of its blocks.
     """
 
     name: str
     type: TensorType
     role: str
     port: Port | None = None
+    pieces: int = 1
 
     @property
     def layout(self) -> tuple[Dim, ...]:
@@ -53,7 +57,7 @@ class Buffer:
             if d.shards:
                 return self.fixed * (d.size // d.shards)
             if d.name == SHARD:
-                return self.fixed
+                return self.fixed * self.pieces
         return 0
 
 
@@ -67,6 +71,15 @@ class View:
     slices: tuple[tuple[str, Value], ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One step of a stream: `values` of a row, with an anchor like a kernel's, or per-shard `sums` over the rows."""
+
+    values: tuple[Value, ...]
+    anchor: Op | None
+    sums: bool
+
+
 @dataclass(eq=False)
 class Kernel:
     """One native function: computes `stores` from `reads`.
@@ -75,7 +88,8 @@ class Kernel:
     of its own (shape reduce, contract, special or collective), None for a plain map. With an anchor the stored values
     are the anchor's result or elementwise expressions of it (epilogue), of the same dims. A collective anchor whose
     operand is not in `reads` contains the reduce or contract that makes it: shards go through the tree as they
-    come.
+    come. `stages` of a stream are computed one after the other for every block of rows (the grain's axis); it stores
+    values of rows and per-shard partials.
 
     Native signature: buffers in the order of `buffers()` as pointers, then as i64: one index per enclosing loop
     (outermost first), shards owned, first shard, pointer to merges, pointer to this thread's scratch, thread, threads.
@@ -88,6 +102,7 @@ class Kernel:
     anchor: Op | None = None
     loops: tuple[Value, ...] = ()
     alone: bool = False  # one thread runs all of it: within `Tiles`
+    stages: tuple[Stage, ...] = ()
 
     def buffers(self) -> list[Buffer]:
         """The distinct buffers: stored ones first, then read ones."""
@@ -162,6 +177,20 @@ def _kernels(steps: tuple[Step, ...]) -> Iterator[Kernel]:
             yield step.kernel
         elif isinstance(step, Repeat | Tiles):
             yield from _kernels(step.steps)
+
+
+BLOCK = 1024  # rows: one leaf of a reduction, four of a contraction
+PIECES = 8
+
+
+def pieces(rows: int) -> tuple[int, int]:
+    """How a stream cuts a shard of so many rows: blocks in a piece (a power of two, so that pieces are subtrees of the
+    tree over blocks), and pieces."""
+    blocks = -(-rows // BLOCK)
+    run = 1
+    while blocks > PIECES * run:
+        run *= 2
+    return run, -(-blocks // run)
 
 
 def subtrees(shards: int, first: int, count: int) -> list[tuple[int, int]]:

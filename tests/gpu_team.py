@@ -3,7 +3,9 @@ segment and comes back after it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,12 +13,19 @@ from simulated import Simulator
 
 from alphac.backends.emit import Code
 from alphac.runtime.devices.cuda import CudaDriver
-from alphac.runtime.devices.gpu import Driver
+from alphac.runtime.devices.gpu import Driver, Launch
 
 if TYPE_CHECKING:
     from native import Role
 
 Actions = list[dict[str, Any]]
+
+
+def launches_in(actions: Iterable[Actions]) -> Iterator[dict[str, Any]]:
+    for action in itertools.chain.from_iterable(actions):
+        if "launch" in action:
+            yield action
+        yield from launches_in([action.get("steps", [])])
 
 
 class GpuTeam:
@@ -30,7 +39,8 @@ class GpuTeam:
         self._places: dict[int, int] = {}
 
     def run(self, symbol: str, role: Role) -> int:
-        parts = [part for part in (role.arena, role.scratch, role.merges) if part.nbytes]
+        self._private = self._scratch(role)
+        parts = [part for part in (role.arena, role.merges) if part.nbytes]
         for part in parts:
             self.driver.write(self._place(part), part)
         self._actions(self.launches[symbol], role, [int(i) for i in role.table[8:12]], [])
@@ -47,29 +57,39 @@ class GpuTeam:
 
     def _there(self, role: Role, address: int) -> int:
         """The device's address of a buffer."""
-        inside = (p for p in (role.arena, role.scratch) if p.ctypes.data <= address < p.ctypes.data + p.nbytes)
-        part = next(inside)
-        return self._place(part) + address - part.ctypes.data
+        arena, scratch = role.arena.ctypes.data, role.scratch.ctypes.data
+        if scratch <= address < scratch + role.scratch.nbytes:
+            return self._private + address - scratch
+        return self._place(role.arena) + address - arena
+
+    def _scratch(self, role: Role) -> int:
+        """Memory for the private buffers of all iterations of tiles."""
+        start = role.scratch.ctypes.data
+        if start not in self._places:
+            sizes = [[n for n, _ in a["tiles"]] for a in launches_in(self.launches.values()) if a["tiles"]]
+            most = max((math.prod(s) for s in sizes), default=1) * role.count
+            self._places[start] = self.driver.allocate(int(role.table[4]) * most)
+        return self._places[start]
 
     def _actions(self, actions: Actions, role: Role, outer: Sequence[int], inner: Sequence[int]) -> None:
-        shards, first = role.count, role.first
+        shards = role.count
         for action in actions:
             if "launch" in action:
                 threads, count, each, grows = action["grid"]
                 count *= shards if grows else 1
                 pointers = [self._there(role, int(role.table[16 + b])) for b in action["buffers"]]
                 indices = [*outer[: action["loops"] - len(inner)], *inner]
-                arguments = [*pointers, *indices, shards, first, self._place(role.merges)]
-                self.driver.launch(self.driver.function(action["launch"]), -(-count // each), threads, arguments)
+                tail = [shards, role.first, self._place(role.merges)]
+                tiles = math.prod(size * (shards if grows else 1) for size, grows in action["tiles"])
+                if action["tiles"]:
+                    tail += [0, int(role.table[4])]
+                function = self.driver.function(action["launch"])
+                arguments = (*pointers, *indices, *tail)
+                self.driver.launch(Launch(function, -(-count // each), tiles, threads, arguments))
             elif "repeat" in action:
                 turns = range(action["repeat"])
                 for i in reversed(turns) if action["reverse"] else turns:
                     self._actions(action["steps"], role, outer, [*inner, i])
-            elif "tiles" in action:
-                ranges = [range(first * r, (first + shards) * r) if r else range(n) for n, r in action["tiles"]]
-                for found in np.ndindex(*map(len, ranges)):
-                    at = [r[i] for r, i in zip(ranges, found, strict=True)]
-                    self._actions(action["steps"], role, outer, [*inner, *at])
 
     def close(self) -> None:
         self.driver.close()

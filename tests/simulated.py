@@ -1,16 +1,16 @@
 """For tests: a GPU on this machine's processor. Kernels are those of every GPU target, compiled for the host; a block's
 threads are coroutines, each on a stack of its own, that run in turn from barrier to barrier.
 
-The exported function of a kernel is `NAME(state, arguments)`, run once by every thread; `state` is eight words: the
+The exported function of a kernel is `NAME(state, arguments)`, run once by every thread; `state` is nine words: the
 thread's number, the block's, how many blocks there are, the function that a barrier calls, the block's memory, where
-the scheduler waits, the threads' stack pointers, and which of them are done.
+the scheduler waits, the threads' stack pointers, which of them are done, and the tile's number.
 """
 
 from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -19,8 +19,10 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from alphac.backends.gpu import THREADS
+from alphac.backends.gpu.entry import call, declaration, integers
 from alphac.backends.registry import host_target, target
 from alphac.backends.target import KernelSource, Target
+from alphac.runtime.devices.gpu import Launch
 
 STACK = 1 << 16  # bytes of a thread's stack
 SHARED = 1 << 16
@@ -42,6 +44,12 @@ define i64 @gpu_block() {
 define i64 @gpu_blocks() {
   %s = load ptr, ptr @state
   %p = getelementptr i64, ptr %s, i64 2
+  %n = load i64, ptr %p
+  ret i64 %n
+}
+define i64 @gpu_tile() {
+  %s = load ptr, ptr @state
+  %p = getelementptr i64, ptr %s, i64 8
   %n = load i64, ptr %p
   ret i64 %n
 }
@@ -160,15 +168,12 @@ leave:
 
 def _entry(source: KernelSource) -> str:
     count = len(source.parameters)
-    types = ["ptr"] * count + ["i64"] * (source.loops + source.integers)
-    lines = [f"  %a{i} = getelementptr i64, ptr %arguments, i64 {i}" for i in range(len(types))]
-    lines += [f"  %v{i} = load {t}, ptr %a{i}" for i, t in enumerate(types)]
-    passed = ", ".join(f"{t} %v{i}" for i, t in enumerate(types))
+    names = [*(f"%p{n}" for n in range(count)), *(f"%i{n}" for n in range(integers(source)))]
+    lines = [f"  %a{i} = getelementptr i64, ptr %arguments, i64 {i}" for i in range(len(names))]
+    lines += [f"  {v} = load {'ptr' if i < count else 'i64'}, ptr %a{i}" for i, v in enumerate(names)]
     return (
-        f"{_LIBRARY}\ndeclare void @{source.name}_thread({', '.join(types)})\n"
-        f"define void @{source.name}(ptr %state, ptr %arguments) {{\n  store ptr %state, ptr @state\n"
-        + "\n".join(lines)
-        + f"\n  call void @{source.name}_thread({passed})\n  ret void\n}}\n"
+        f"{_LIBRARY}\n{declaration(source)}define void @{source.name}(ptr %state, ptr %arguments) {{\n"
+        "  store ptr %state, ptr @state\n" + "\n".join(lines) + f"\n{call(source, names[:count])}}}\n"
     )
 
 
@@ -211,9 +216,9 @@ class Simulator:
         self._stacks = np.zeros(STACK * THREADS // 8, np.int64)
         self._shared = np.full(SHARED, 0xA5, np.uint8)
         self._pointers, self._done = np.zeros(THREADS, np.int64), np.zeros(THREADS, np.int64)
-        self._state = np.zeros(8, np.int64)
+        self._state = np.zeros(9, np.int64)
         shared = -(-self._shared.ctypes.data // 16) * 16
-        self._state[3:] = (
+        self._state[3:8] = (
             scheduler.get_function_address("sim_yield"), shared, 0, self._pointers.ctypes.data, self._done.ctypes.data,
         )  # fmt: skip
         self._memory: dict[int, np.ndarray] = {}
@@ -237,19 +242,27 @@ class Simulator:
         assert found, symbol
         return found
 
-    def launch(self, function: int, blocks: int, threads: int, arguments: Sequence[int]) -> None:
+    def launch(self, launch: Launch) -> None:
         self.launches += 1
-        given = np.array(arguments, np.int64)
-        blocks = min(blocks, BLOCKS)
-        for block in range(blocks):
+        given = np.array(launch.arguments, np.int64)
+        blocks = min(launch.blocks, BLOCKS)
+        for tile, block in np.ndindex(launch.tiles, blocks):
             self._state[1:3] = block, blocks
+            self._state[8] = tile
             self._done[:] = 0
-            tops = self._stacks.ctypes.data + STACK * np.arange(1, threads + 1) - 64
+            tops = self._stacks.ctypes.data + STACK * np.arange(1, launch.threads + 1) - 64
             tops -= tops % 16
-            self._pointers[:threads] = tops - 64  # six registers are popped; then `ret` finds `sim_start`
+            self._pointers[: launch.threads] = tops - 64  # six registers are popped; then `ret` finds `sim_start`
             self._stacks[(tops - 16 - self._stacks.ctypes.data) // 8] = self._start
-            left = self._block(self._state.ctypes.data, function, given.ctypes.data, threads)
-            assert not left, f"{left} of {threads} threads wait at a barrier that the others do not reach"
+            left = self._block(self._state.ctypes.data, launch.function, given.ctypes.data, launch.threads)
+            assert not left, f"{left} of {launch.threads} threads wait at a barrier that the others do not reach"
+
+    def record(self, launches: Sequence[Launch]) -> Callable[[], None]:
+        def run() -> None:
+            for launch in launches:
+                self.launch(launch)
+
+        return run
 
     def close(self) -> None:
         self._memory.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -10,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import running
+from rich.console import Console
 from running import call
 
 from alphac import pipeline
 from alphac.backends.registry import host_target
-from alphac.bench import command, costs
+from alphac.bench import command, costs, plot, table
 from alphac.bench.command import Options, bench, distance, same_work
 from alphac.bench.contest import Contestant, ask_once
 from alphac.bench.report import Contest, Entry, Report, Spread
@@ -87,6 +89,23 @@ def test_a_bundle_is_measured_as_it_is(source: Path, tmp_path: Path) -> None:
 
 def test_json_is_the_report(report: Report) -> None:
     assert json.loads(json.dumps(report.as_dict()))["contests"][0]["entries"][0]["name"] == "alphac"
+
+
+def test_a_plot_is_drawn(report: Report, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `bench` is not installed")
+    plot.draw(report, tmp_path / "bench.svg")
+    assert "<svg" in (tmp_path / "bench.svg").read_text(encoding="utf-8")
+    with pytest.raises(Diagnostics) as caught:
+        plot.draw(report, tmp_path / "bench.text")
+    assert caught.value.diagnostics[0].code == "E402"
+
+
+def test_tables_are_whole_on_a_narrow_terminal(report: Report) -> None:
+    out = io.StringIO()
+    table.show(report, Console(file=out, width=40))
+    shown = out.getvalue()
+    assert "…" not in shown
+    assert all(row.name in shown for row in report.contests[0].kernels if row.share >= table.SMALL)
 
 
 def test_a_ratio_is_their_time_over_ours() -> None:
@@ -202,6 +221,12 @@ def test_wrong_options_are_usage_errors(source: Path, arguments: list[str]) -> N
     answer = call("bench", source, *arguments)
     assert answer.code == 2
     assert arguments[0] in answer.err
+
+
+def test_an_output_that_cannot_be_written_is_told_at_once(source: Path, tmp_path: Path) -> None:
+    answer = call("bench", source, "--json", tmp_path / "nowhere" / "bench.json")
+    assert answer.code == 1
+    assert "error[E402]" in answer.err
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from alphac.runtime.devices.cuda import CudaDriver
+from alphac.runtime.devices.gpu import Launch
 from alphac.runtime.errors import KernelFailed, OutOfMemory
 
 
@@ -26,6 +27,10 @@ class Options(IntEnum):
     CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6
 
 
+class Modes(IntEnum):
+    CU_STREAM_CAPTURE_MODE_RELAXED = 2
+
+
 class Attributes(IntEnum):
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
@@ -35,13 +40,14 @@ class Attributes(IntEnum):
 class Double(ModuleType):
     """`cuda.bindings.driver` of a machine with one GPU of sm_90, whose memory is this process's."""
 
-    CUresult, CUjit_option, CUdevice_attribute = Status, Options, Attributes
+    CUresult, CUjit_option, CUdevice_attribute, CUstreamCaptureMode = Status, Options, Attributes, Modes
 
     def __init__(self) -> None:
         super().__init__("driver")
         self.launched: list[tuple[Any, ...]] = []
         self.memory: dict[int, Any] = {}
         self.freed: list[str] = []
+        self.graph: list[Any] | None = None
 
     def cuInit(self, flags: int):  # noqa: N802
         return (Status.CUDA_SUCCESS,)
@@ -107,7 +113,37 @@ class Double(ModuleType):
         arguments = [
             ctypes.cast(p, ctypes.POINTER(ctypes.c_int64))[0] for p in (ctypes.c_void_p * 3).from_address(places)
         ]
-        self.launched.append((function, grid, block, shared, stream, extra, arguments))
+        recorded = self.launched if self.graph is None else self.graph
+        recorded.append((function, grid, block, shared, stream, extra, arguments))
+        return (Status.CUDA_SUCCESS,)
+
+    def cuStreamCreate(self, flags: int):  # noqa: N802
+        return Status.CUDA_SUCCESS, "stream"
+
+    def cuStreamDestroy(self, stream: str):  # noqa: N802
+        self.freed.append(stream)
+        return (Status.CUDA_SUCCESS,)
+
+    def cuStreamBeginCapture(self, stream: str, mode: int):  # noqa: N802
+        self.graph = []
+        return (Status.CUDA_SUCCESS,)
+
+    def cuStreamEndCapture(self, stream: str):  # noqa: N802
+        made, self.graph = self.graph, None
+        return Status.CUDA_SUCCESS, made
+
+    def cuGraphInstantiate(self, graph: list[Any], flags: int):  # noqa: N802
+        return Status.CUDA_SUCCESS, graph
+
+    def cuGraphDestroy(self, graph: list[Any]):  # noqa: N802
+        return (Status.CUDA_SUCCESS,)
+
+    def cuGraphLaunch(self, graph: list[Any], stream: str):  # noqa: N802
+        self.launched += graph
+        return (Status.CUDA_SUCCESS,)
+
+    def cuGraphExecDestroy(self, graph: list[Any]):  # noqa: N802
+        self.freed.append("graph")
         return (Status.CUDA_SUCCESS,)
 
 
@@ -130,12 +166,24 @@ def test_memory_and_launches(double: Double) -> None:
     driver.write(place, np.arange(8, dtype=np.float32)[::2])
     driver.read(place, found)
     assert found.tolist() == [0, 2, 4, 6]
-    driver.launch(driver.function("k"), 7, 256, (place, -1, 3))
-    assert double.launched == [("k", (7, 1, 1), (256, 1, 1), 0, 0, 0, [place, -1, 3])]
+    launch = Launch(driver.function("k"), 7, 1, 256, (place, -1, 3))
+    driver.launch(launch)
+    one = ("k", (7, 1, 1), (256, 1, 1), 0, "stream", 0, [place, -1, 3])
+    assert double.launched == [one]
+    again = driver.record((launch, launch))
+    assert double.launched == [one], "recorded, not started"
+    again()
+    again()
+    assert double.launched == [one] * 5
+    driver.launch(Launch("k", 7, 65537, 256, (place, 0, 64)))
+    assert [(grid[1], given) for _, grid, *_, given in double.launched[5:]] == [
+        (65535, [place, 0, 64]),
+        (2, [place, 65535, 64]),
+    ]
     assert driver.describe()["gpu"] == "NVIDIA Double"
     driver.close()
     driver.close()
-    assert (double.memory, double.freed) == ({}, ["module", "context"])
+    assert (double.memory, double.freed) == ({}, ["graph", "module", "stream", "context"])
 
 
 def test_what_a_gpu_refuses(double: Double) -> None:

@@ -29,6 +29,7 @@ from alphac.ir.passes.project import schedule
 from alphac.ir.typesys import BF16, BOOL, F32, F64, I32, I64, SHARD, U8, Dim, DType, TensorType
 
 BATCH, SHARDS = Dim("batch", 48, 8), 8
+MANY = Dim("batch", 1600, 8)
 H, W, C, V, D, LONG = (Dim(n, s) for n, s in (("h", 37), ("w", 64), ("c", 5), ("v", 30), ("d", 20), ("long", 2500)))
 RUNNABLE = [name for name, t in sorted(targets().items()) if t.runs_here()]
 Make = Callable[..., Value]
@@ -75,8 +76,8 @@ def same_bits(
     arrays: Sequence[np.ndarray] = (),
 ) -> None:
     """Every role's part of every result is the oracle's."""
-    program = schedule(function)
     there = name if isinstance(name, Target) else target(name) if name else host_target()
+    program = schedule(function, there.streams)
     code = lower_programs([program], there)
     arrays = arrays or [drawn(v.type, i) for i, v in enumerate(function.block.arguments)]
     wanted = interpret(function, arrays, exact=True)
@@ -163,6 +164,10 @@ CONTRACTIONS = [
     contracted(F32, (BATCH, H, C), (BATCH, W, C), (H, BATCH, W)),
     contracted(F32, (BATCH, D, LONG, C), (LONG, C), (BATCH, D, C)),  # depthwise: chains
     contracted(BF16, (BATCH, H, C), (BATCH, H, C), (C,), combine=True),
+    contracted(F32, (MANY, V), (V,), (MANY,)),  # rows with few columns
+    contracted(F32, (C, LONG), (MANY, LONG), (C, MANY)),
+    contracted(F32, (H, W, V), (V, Dim("two", 2)), (Dim("two", 2), H, W), inline=True),
+    *(contracted(t, (MANY, LONG), (LONG, C), (MANY, C)) for t in (F64, I32)),
     *(contracted(t, (BATCH, H), (H, W), (BATCH, W)) for t in (F64, BF16, I32, I64, U8)),
     *(contracted(t, (BATCH, W), (BATCH, V), (W, V), combine=True) for t in (F64, BF16, I32)),
 ]
@@ -233,7 +238,14 @@ def test_every_form_with_every_share(case: Case, shares: tuple[int, ...]):
 
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_vector_widths_share_bits(name: str):
-    cases = [*REDUCTIONS[1:3], *REDUCTIONS[-7:], CONTRACTIONS[1], CONTRACTIONS[2], CONTRACTIONS[5], CONTRACTIONS[16]]
+    cases = [
+        *REDUCTIONS[1:3],
+        *REDUCTIONS[-7:],
+        CONTRACTIONS[1],
+        CONTRACTIONS[2],
+        CONTRACTIONS[5],
+        *CONTRACTIONS[16:22],
+    ]
     same_bits(function_of(cases), name=name)
 
 

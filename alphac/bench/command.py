@@ -242,6 +242,9 @@ def run(options: Options, out: Console, err: Console, json_file: Path | None, pi
     """Measure, show, and write what is asked for. Raises Diagnostics, RuntimeFault."""
     if picture is not None:
         plot.require()
+    for file in filter(None, (json_file, picture)):
+        if not file.parent.is_dir():
+            raise fail("E402", f"{file} cannot be written: there is no {file.parent}", None, "name another file")
     with err.status("") as status:
         report = bench(options, lambda text: status.update(escape(text)))
     table.show(report, out)

@@ -4,6 +4,7 @@ the register tile of a contraction. They call functions that every target define
     i64 gpu_local()         the thread's number in its block
     i64 gpu_block()         the block's
     i64 gpu_blocks()        how many there are
+    i64 gpu_tile()          which iteration of tiles this is (entry.py)
     void gpu_barrier()
     ptr gpu_shared(i64)     a place in the block's memory
 

@@ -21,12 +21,15 @@ from alphac.backends.special import Scatter, emit_special
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.vector import SCALARS
 from alphac.ir.core import Op
+from alphac.ir.errors import InternalError
 from alphac.ir.ops.define import definition
 from alphac.ir.schedule import Kernel
 
 
 def lower(kernel: Kernel, target: Target) -> KernelSource:
     """The source of one kernel. Its symbol is a digest of what it computes."""
+    if kernel.stages:
+        raise InternalError(f"kernel `{kernel.name}` is a stream, which a GPU does not take")
     frame, anchor = GpuFrame(kernel, target), kernel.anchor
     if anchor is None:
         frame.split(physical(kernel.stores[0][0].type), lambda index, flat: frame.store_all(index))

@@ -1,9 +1,10 @@
 """Segments of a GPU target: not code but a list of launches, which the runtime's device goes through.
 
-    {"launch": SYMBOL, "buffers": […], "loops": n, "grid": [threads, count, each, grows]}
+    {"launch": SYMBOL, "buffers": […], "loops": n, "grid": [threads, count, each, grows], "tiles": [[size, grows], …]}
     {"guard": [BUFFERS]}                                stop if one of these scalars is not finite
     {"repeat": n, "reverse": bool, "steps": [ACTIONS]}
-    {"tiles": [[size, rows], …], "steps": [ACTIONS]}    for every index of axes; of one with rows, the owned ones
+
+Tiles are all iterations at once, `tiles` says how many: of an axis that grows, so many for each owned shard.
 
 A target's object is this list for every segment, as a line of JSON, and the kernels' code behind it.
 """
@@ -34,15 +35,17 @@ def actions(
             assert source.grid is not None
             grid = [source.grid.threads, source.grid.count, source.grid.each, source.grid.grows]
             buffers = [number[id(b)] for b in step.kernel.buffers()]
-            found.append({"launch": source.name, "buffers": buffers, "loops": source.loops, "grid": grid})
+            loops = source.loops - len(source.tiles)
+            found.append(
+                {"launch": source.name, "buffers": buffers, "loops": loops, "grid": grid, "tiles": source.tiles}
+            )
         elif isinstance(step, Guard):
             found.append({"guard": [number[id(b)] for b in step.buffers]})
         elif isinstance(step, Repeat):
             inner = actions(step.steps, sources, number)
             found.append({"repeat": step.count, "reverse": step.reverse, "steps": inner})
         elif isinstance(step, Tiles):
-            dims = [[d.size, d.size // d.shards if d.shards else 0] for d in step.dims]
-            found.append({"tiles": dims, "steps": actions(step.steps, sources, number)})
+            found += actions(step.steps, sources, number)
     return found
 
 

@@ -30,6 +30,7 @@ from alphac.ir.ops.reduce import is_short
 from alphac.ir.ops.rules import attribute
 from alphac.ir.ops.structure import iterations
 from alphac.ir.ops.window import is_inside
+from alphac.ir.schedule import Stage
 from alphac.ir.typesys import Dim
 
 ANCHORS = ("reduce", "contract", "special", "collective")
@@ -45,13 +46,15 @@ MAX_WAYS = 8
 
 @dataclass(eq=False)
 class Cluster:
-    """Ops that become one kernel. `dims` is its index space; `rounds` how many exchanges must come before it."""
+    """Ops that become one kernel. `dims` is its index space; `rounds` how many exchanges must come before it; `stages`
+    what a stream computes one after the other (stream.py)."""
 
     stores: list[Value]
     anchor: Op | None
     dims: tuple[Dim, ...]
     order: int
     rounds: int
+    stages: tuple[Stage, ...] = ()
 
 
 @dataclass(eq=False)

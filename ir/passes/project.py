@@ -20,7 +20,8 @@ from alphac.ir.ops.define import definition
 from alphac.ir.ops.structure import tiled_axes
 from alphac.ir.passes.fuse import Cluster, Fused, Level, Nest, fuse, reaches
 from alphac.ir.passes.meetings import keeps_to_shards
-from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles, View
+from alphac.ir.passes.stream import stream
+from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles, View, pieces
 from alphac.ir.typesys import Dim, TensorType
 
 SMALL = 64 << 10  # bytes that a node may store to be put forward
@@ -93,9 +94,10 @@ class _Graph:
                 self.after[node].add(last)
 
 
-def schedule(function: Function) -> Program:
-    """Fuse and project one function."""
-    return project(fuse(function))
+def schedule(function: Function, streams: bool = True) -> Program:
+    """Fuse and project one function, with `streams` or without."""
+    fused = fuse(function)
+    return project(stream(fused) if streams else fused)
 
 
 def project(fused: Fused) -> Program:
@@ -167,7 +169,9 @@ class _Projection:
                 self._start(graph, nest)
         stop = self._stop(graph, losses) if losses and changed else None
         self._overwrite(graph, changed, stop)
-        for value in graph.level.producer:
+        for value, node in graph.level.producer.items():
+            if isinstance(node, Cluster) and node.stages:
+                self._place_parts(value)
             self._place(value, private=graph.tiled)
         for nest in nests:
             graph.bodies[nest] = self._tile(graph, nest) if nest.op.name == "tile" else self._loop(graph, nest)
@@ -238,6 +242,17 @@ class _Projection:
         if value not in self.views:
             role = "private" if private else "nodes" if self._is_nodes(value) else "temporary"
             self.views[value] = View(self._buffer(_label(value), value.type, role))
+
+    def _place_parts(self, value: Value) -> None:
+        """A stream leaves the parts of its sums to who combines them."""
+        op = value.op
+        assert op is not None
+        if value.type.is_partial:
+            grain = op.operands[0].type.grain
+            assert grain is not None
+            buffer = self._buffer(_label(value), value.type, "temporary")
+            buffer.pieces = pieces(grain.size // grain.shards)[1]
+            self.views[value] = View(buffer)
 
     def _kept(self, graph: _Graph, port: Port, value: Value) -> Buffer:
         """The buffer of a result that is no state."""
@@ -351,7 +366,7 @@ class _Projection:
             kernel = Kernel(self._kernel_name(node), ((node.value, node.to),), reads, None, graph.loops, graph.tiled)
         else:
             stores = tuple((v, self.views[v]) for v in node.stores)
-            kernel = Kernel(self._kernel_name(node), stores, reads, node.anchor, graph.loops, graph.tiled)
+            kernel = Kernel(self._kernel_name(node), stores, reads, node.anchor, graph.loops, graph.tiled, node.stages)
         return Launch(kernel)
 
     def _nested(self, op: Op, steps: tuple[Step, ...]) -> Step:
@@ -387,7 +402,8 @@ class _Projection:
         if isinstance(node, Copy):
             label = f"copy.{_label(node.value)}"
         else:
-            label = _label(node.stores[0]) if node.anchor is None else f"{node.anchor.name}.{_label(node.stores[0])}"
+            kind = "stream" if node.stages else node.anchor.name if node.anchor is not None else ""
+            label = f"{kind}.{_label(node.stores[0])}".lstrip(".")
         number = self.names[f"kernel {label}"] = self.names.get(f"kernel {label}", 0) + 1
         return f"{self.program.name}.{label}" + (f".{number}" if number > 1 else "")
 

@@ -3,7 +3,8 @@ that owns so many shards meets them. What a unit costs on an endpoint is in `Rat
 
 A contraction counts its multiply-adds (the last axis filled up to whole vectors), its result once per leaf, and its
 operands, which are packed. All other ops count what their definitions say an element costs, times the elements that
-they make (or read, for reductions). Bytes are each buffer that a kernel touches, once each way.
+they make (or read, for reductions). Bytes are each buffer that a kernel touches, once each way,
+but for a thread's scratch memory, which stays near.
 """
 
 from __future__ import annotations
@@ -131,7 +132,8 @@ def kernel_work(kernel: Kernel, calls: Amount, launches: float) -> KernelWork:
     for op in ops:
         flops += _flops(op)
     touched = Amount()
-    for view in {_place(v): v for v in (*(view for _, view in kernel.stores), *kernel.reads.values())}.values():
+    views = (*(view for _, view in kernel.stores), *kernel.reads.values())
+    for view in {_place(v): v for v in views if v.buffer.role != "private"}.values():
         touched += _view_bytes(view)
     main = contraction or kernel.anchor or kernel.stores[0][0].op
     made = {} if contraction is None else _contraction(contraction)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from alphac.runtime.arena import Arena, Array
-from alphac.runtime.devices.gpu import GpuDevice
+from alphac.runtime.devices.gpu import GpuDevice, Launch
 from alphac.runtime.errors import KernelFailed, OutOfMemory
 from alphac.runtime.records import ClassRecord, Manifest
 
 LOG_BYTES = 8192
+TILES = 65535  # along a grid's second axis
 
 
 def open_device(code: bytes, manifest: Manifest, record: ClassRecord, arena: Arena) -> GpuDevice:
@@ -35,6 +36,7 @@ class CudaDriver:
             ) from None
         self._cuda: Any = driver
         self._allocated: list[int] = []
+        self._graphs: list[Any] = []
         try:
             self._call("cuInit", 0)
             (self._device,) = self._call("cuDeviceGet", 0)
@@ -44,6 +46,7 @@ class CudaDriver:
         (context,) = self._call("cuDevicePrimaryCtxRetain", self._device)
         self._context: Any = context
         self._call("cuCtxSetCurrent", context)
+        (self._stream,) = self._call("cuStreamCreate", 0)  # what is copied waits for it, and it for what is copied
         self._module: Any = self._load(kernels) if kernels else None
 
     def _call(self, name: str, *arguments: Any) -> tuple[Any, ...]:
@@ -118,22 +121,47 @@ class CudaDriver:
         (found,) = self._call("cuModuleGetFunction", self._module, symbol.encode())
         return found
 
-    def launch(self, function: Any, blocks: int, threads: int, arguments: Sequence[int]) -> None:
-        """Start a kernel on the default stream."""
-        count = len(arguments)
-        values = (ctypes.c_uint64 * count)(*(a & 0xFFFF_FFFF_FFFF_FFFF for a in arguments))
-        base = ctypes.addressof(values)
-        places = (ctypes.c_void_p * count)(*(base + 8 * i for i in range(count)))
-        self._call("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, 0, ctypes.addressof(places), 0)
+    def launch(self, launch: Launch) -> None:
+        """Start a kernel; of tiles, as many at a time as a grid's second axis takes."""
+        for begin in range(0, launch.tiles, TILES):
+            arguments = launch.arguments
+            if begin:
+                arguments = (*arguments[:-2], begin, arguments[-1])
+            count = len(arguments)
+            values = (ctypes.c_uint64 * count)(*(a & 0xFFFF_FFFF_FFFF_FFFF for a in arguments))
+            base = ctypes.addressof(values)
+            places = (ctypes.c_void_p * count)(*(base + 8 * i for i in range(count)))
+            pointer = ctypes.addressof(places)
+            grid = (launch.blocks, min(TILES, launch.tiles - begin), 1)
+            self._call("cuLaunchKernel", launch.function, *grid, launch.threads, 1, 1, 0, self._stream, pointer, 0)
+
+    def record(self, launches: Sequence[Launch]) -> Callable[[], None]:
+        """A graph of these launches, which the driver starts at once."""
+        self._call("cuStreamBeginCapture", self._stream, self._cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+        for launch in launches:
+            self.launch(launch)
+        (graph,) = self._call("cuStreamEndCapture", self._stream)
+        (made,) = self._call("cuGraphInstantiate", graph, 0)
+        self._call("cuGraphDestroy", graph)
+        self._graphs.append(made)
+
+        def run() -> None:
+            self._call("cuGraphLaunch", made, self._stream)
+
+        return run
 
     def close(self) -> None:
         """Give memory, code and context back. May be called twice."""
         for pointer in self._allocated:
             self._cuda.cuMemFree(pointer)
         self._allocated.clear()
+        for graph in self._graphs:
+            self._cuda.cuGraphExecDestroy(graph)
+        self._graphs.clear()
         if self._module is not None:
             self._cuda.cuModuleUnload(self._module)
             self._module = None
         if self._context is not None:
+            self._cuda.cuStreamDestroy(self._stream)
             self._cuda.cuDevicePrimaryCtxRelease(self._device)
             self._context = None

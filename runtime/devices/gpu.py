@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from alphac.runtime.errors import BundleRefused
 from alphac.runtime.records import ClassRecord, Manifest, ProgramRecord, StepRecord
 
 LOOPS = 8  # first entry of a program's table for the indices of loops that the runtime runs
+MOST = 4096  # launches that are recorded together
 BLOCKS = 1 << 16  # at most so many are started: kernels stride over what is left
 Action = dict[str, Any]
 Run = Callable[[list[int]], int]
@@ -47,8 +48,12 @@ class Driver(Protocol):
         """A kernel. Raises KernelFailed if there is none."""
         ...
 
-    def launch(self, function: Any, blocks: int, threads: int, arguments: Sequence[int]) -> None:
-        """Start a kernel; every argument is 8 bytes."""
+    def launch(self, launch: Launch) -> None:
+        """Start a kernel."""
+        ...
+
+    def record(self, launches: Sequence[Launch]) -> Callable[[], None]:
+        """What starts these kernels, one after the other, as often as it is called."""
         ...
 
     def close(self) -> None:
@@ -71,7 +76,11 @@ class GpuDevice:
         self.driver = make(kernels)
         self.base = self.driver.allocate(max(record.arena, 1))
         merges = arena.integers("merges", record.shards)
-        self.scratch = self.driver.allocate(max(record.scratch, 1))
+        # Of tiles all iterations run at once, each with private buffers of its own.
+        launches = [action for actions in segments.values() for action in _launches(actions)]
+        self.scratch_bytes = -(-record.scratch // 64) * 64
+        most = max((_iterations(action, record.shards) for action in launches if action["tiles"]), default=1)
+        self.scratch = self.driver.allocate(max(self.scratch_bytes * most, 1))
         self.merges = self.driver.allocate(merges.nbytes)
         self.driver.write(self.merges, merges)
         self.offsets = {name: record.plans[name].offsets for name in manifest.programs}
@@ -105,7 +114,7 @@ class GpuDevice:
 
     def launch(self, segment: str, kernel: int, indices: Sequence[int]) -> None:
         """Run the kernel of that number in a segment."""
-        self._segments[self._numbers[segment]][0].launches[kernel](list(indices))
+        self._segments[self._numbers[segment]][0].launch(kernel, indices)
 
     def cpu_seconds(self) -> list[float]:
         """Of worker threads: there are none."""
@@ -157,24 +166,59 @@ class GpuDevice:
         return base + self.offsets[program.name][buffer]
 
 
+@dataclass(frozen=True)
+class Launch:
+    """A kernel's start: `blocks` for each of `tiles` iterations, `threads` to a block, every argument 8 bytes."""
+
+    function: Any
+    blocks: int
+    tiles: int
+    threads: int
+    arguments: tuple[int, ...]
+
+
 class _Segment:
-    """A segment's actions with everything filled in that does not change."""
+    """A segment's actions with everything filled in that does not change; launches between two guards are recorded as
+    one if no index of a loop that the runtime runs is among their arguments."""
 
     def __init__(self, device: GpuDevice, program: ProgramRecord, actions: list[Action]) -> None:
         self.device, self.program = device, program
-        self.launches: list[Run] = []
         self.guards = 0
-        self.depth = 0
         arena = device.arena
         self.tail = (arena.shards, arena.first, device.merges)
-        self._run = self._sequence(actions)
+        self.launches = list(_launches(actions))
+        self._run = self._sequence(actions, 0)
 
     def run(self, outer: list[int]) -> int:
         """`outer`: the indices of the loops around the segment that the runtime runs."""
         return self._run(outer)
 
-    def _sequence(self, actions: list[Action]) -> Callable[[list[int]], int]:
-        made = [self._action(action) for action in actions]
+    def launch(self, number: int, indices: Sequence[int]) -> None:
+        """Run one kernel. Of tiles all iterations are one launch, which stands for the first."""
+        action = self.launches[number]
+        tiles = indices[action["loops"] :]
+        first = [self.tail[1] * size if grows else 0 for size, grows in action["tiles"]]
+        if list(tiles) == first:
+            self.device.driver.launch(self._launch(action, indices[: action["loops"]]))
+
+    # ------------------------------------------------------------------ what to do
+    def _sequence(self, actions: list[Action], depth: int) -> Run:
+        made: list[Run] = []
+        fixed: list[Launch] = []
+
+        def flush() -> None:
+            if fixed:
+                made.append(_Recorded(self.device.driver, tuple(fixed)).run)
+                fixed.clear()
+
+        for action in actions:
+            found = self._expanded(action, ()) if not depth else None
+            if found is not None:
+                fixed += found
+            else:
+                flush()
+                made.append(self._action(action, depth))
+        flush()
 
         def run(indices: list[int]) -> int:
             for each in made:
@@ -185,40 +229,52 @@ class _Segment:
 
         return run
 
-    def _action(self, action: Action) -> Run:
+    def _expanded(self, action: Action, inner: tuple[int, ...]) -> list[Launch] | None:
+        """The launches of an action whose loops are `inner`; None if there are others, or guards."""
         if "launch" in action:
-            return self._launch(action)
+            return [self._launch(action, inner)] if action["loops"] == len(inner) else None
+        if "guard" in action:
+            return None
+        found: list[Launch] = []
+        for index in _turns(action):
+            for step in action["steps"]:
+                more = self._expanded(step, (*inner, index))
+                if more is None or len(found) > MOST:
+                    return None
+                found += more
+        return found
+
+    def _action(self, action: Action, depth: int) -> Run:
+        if "launch" in action:
+            driver, loops = self.device.driver, action["loops"]
+
+            def launch(indices: list[int]) -> int:
+                outer = indices[: loops - depth]
+                driver.launch(self._launch(action, (*outer, *indices[len(indices) - depth :])))
+                return 0
+
+            return launch
         if "guard" in action:
             return self._guard(action["guard"])
-        if "tiles" in action:
-            return self._tiles(action)
-        count = action["repeat"]
-        turns = range(count - 1, -1, -1) if action["reverse"] else range(count)
-        return self._loops([turns], action)
+        body = self._sequence(action["steps"], depth + 1)
 
-    def _tiles(self, action: Action) -> Run:
-        """Every owned index of some axes; iterations may run in any order, and share the memory of one thread."""
-        shards, first = self.tail[:2]
-        ranges = [range(first * r, (first + shards) * r) if r else range(size) for size, r in action["tiles"]]
-        return self._loops(ranges, action)
-
-    def _launch(self, action: Action) -> Run:
-        driver = self.device.driver
-        function = driver.function(action["launch"])
-        threads, count, each, grows = action["grid"]
-        count = count * self.tail[0] if grows else count
-        blocks = max(1, min(BLOCKS, -(-count // each)))
-        pointers = [self.device.place(self.program, b) for b in action["buffers"]]
-        inner, loops = self.depth, action["loops"]
-
-        def run(indices: list[int]) -> int:
-            outer = loops - inner
-            chosen = [*indices[:outer], *(indices[len(indices) - inner :] if inner else ())]
-            driver.launch(function, blocks, threads, [*pointers, *chosen, *self.tail])
+        def repeat(indices: list[int]) -> int:
+            for index in _turns(action):
+                stopped = body([*indices, index])
+                if stopped:
+                    return stopped
             return 0
 
-        self.launches.append(run)
-        return run
+        return repeat
+
+    def _launch(self, action: Action, indices: Sequence[int]) -> Launch:
+        device, shards = self.device, self.tail[0]
+        threads, count, each, grows = action["grid"]
+        blocks = max(1, min(BLOCKS, -(-(count * shards if grows else count) // each)))
+        pointers = [device.place(self.program, b) for b in action["buffers"]]
+        arguments = (*pointers, *indices, *self.tail, *((0, device.scratch_bytes) if action["tiles"] else ()))
+        function = device.driver.function(action["launch"])
+        return Launch(function, blocks, _iterations(action, shards), threads, arguments)
 
     def _guard(self, buffers: list[int]) -> Run:
         self.guards += 1
@@ -234,19 +290,38 @@ class _Segment:
 
         return run
 
-    def _loops(self, ranges: list[range], action: Action) -> Run:
-        self.depth += len(ranges)
-        body = self._sequence(action["steps"])
-        self.depth -= len(ranges)
 
-        def run(indices: list[int]) -> int:
-            for inner in product(*ranges):
-                stopped = body([*indices, *inner])
-                if stopped:
-                    return stopped
-            return 0
+class _Recorded:
+    """Launches that are the same every time: the driver may run them as one."""
 
-        return run
+    def __init__(self, driver: Driver, launches: tuple[Launch, ...]) -> None:
+        self._driver, self._launches = driver, launches
+        self._again: Callable[[], None] | None = None
+
+    def run(self, indices: list[int]) -> int:
+        if self._again is None:
+            self._again = self._driver.record(self._launches)
+        self._again()
+        return 0
+
+
+def _launches(actions: Sequence[Action]) -> Iterator[Action]:
+    for action in actions:
+        if "launch" in action:
+            yield action
+        yield from _launches(action.get("steps", ()))
+
+
+def _turns(action: Action) -> range:
+    count = action["repeat"]
+    return range(count - 1, -1, -1) if action["reverse"] else range(count)
+
+
+def _iterations(action: Action, shards: int) -> int:
+    n = 1
+    for size, grows in action["tiles"]:
+        n *= size * shards if grows else size
+    return n
 
 
 def _symbols(program: ProgramRecord) -> Iterator[str]:

@@ -1,0 +1,164 @@
+"""`alphac fleet detect`, `alphac fleet show`, and what calibration leaves: without any of the hardware asked for."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from running import call
+from test_fleet import DESK, write
+
+from alphac import calibrate, calibration, detect
+from alphac.diagnostics import Diagnostics
+from alphac.fleet import read_fleet
+from alphac.ir.fleet import Link, Rates
+from alphac.ir.passes.work import Amount, KernelWork
+from alphac.measured import Measured, read_measured, write_measured
+
+RATES = Rates(
+    step=1e-4, exchange=2e-5, launch=1e-7, fma={"f32": 2e-11}, tile=1e-11, operand=5e-11, flop=1e-11, near=7e-12,
+    far=1e-11, fold=4e-11,
+)  # fmt: skip
+
+
+def test_this_machine_is_a_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("fleet", "detect", "-o", "fleet.toml").code == 0
+    fleet = read_fleet(tmp_path / "fleet.toml")
+    assert fleet.described and fleet.endpoints[0].target == detect.host_target().name
+    assert fleet.endpoints[0].threads >= 1 and fleet.hosts[0].memory > 0
+    again = call("fleet", "detect", "-o", "fleet.toml")
+    assert (again.code, again.err[:11]) == (1, "error[E401]")
+    assert call("fleet", "detect").out == (tmp_path / "fleet.toml").read_text()
+
+
+class FakeNvml(ModuleType):
+    """NVIDIA's library on a machine with two GPUs, one of which no target knows."""
+
+    class NVMLError(Exception):
+        pass
+
+    CAPABILITY = ((9, 0), (7, 5))
+
+    def nvmlInit(self) -> None: ...  # noqa: N802
+
+    def nvmlShutdown(self) -> None: ...  # noqa: N802
+
+    def __getattr__(self, name: str) -> object:
+        answers = {
+            "nvmlDeviceGetCount": lambda: 2,
+            "nvmlDeviceGetHandleByIndex": lambda n: n,
+            "nvmlDeviceGetName": lambda n: b"Accelerator " + str(n).encode(),
+            "nvmlDeviceGetUUID": lambda n: f"GPU-{n}",
+            "nvmlDeviceGetMemoryInfo": lambda n: type("Memory", (), {"total": 80 * 10**9})(),
+            "nvmlDeviceGetCudaComputeCapability": lambda n: self.CAPABILITY[n],
+        }
+        if name not in answers:
+            raise AttributeError(name)
+        return answers[name]
+
+
+def test_accelerators_are_asked_for_through_their_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
+    machine = detect.detect()
+    assert [(d.model, d.target, d.identity) for d in machine.devices] == [
+        ("Accelerator 0", "cuda-sm90", "GPU-0"),
+        ("Accelerator 1", "", "GPU-1"),
+    ]
+    text = detect.fleet_text(machine)
+    assert "# this compiler has no target for it" in text
+    fleet = read_fleet(write(tmp_path, text))
+    assert [(e.target, e.memory) for e in fleet.endpoints[1:]] == [("cuda-sm90", 80 * 10**9)]
+    assert fleet.endpoints[1].domain == fleet.endpoints[1].name, "its memory is its own"
+
+
+def test_what_could_not_be_asked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    text = detect.fleet_text(detect.detect())
+    assert "# could not be asked: NVIDIA GPUs: install nvidia-ml-py" in text
+    assert "# could not be asked: AMD GPUs: install amdsmi" in text
+
+
+def test_a_unified_machine_declares_its_memory_once(tmp_path: Path) -> None:
+    machine = replace(
+        detect.detect(), unified=True, memory=64 * 10**9, devices=(detect.Device("gpu", "GPU", 0, "x86-64-v3"),)
+    )
+    fleet = read_fleet(write(tmp_path, detect.fleet_text(machine)))
+    assert fleet.hosts[0].unified and {e.domain for e in fleet.endpoints} == {fleet.hosts[0].name}
+
+
+def test_a_fleet_is_shown(tmp_path: Path) -> None:
+    text = call("fleet", "show", write(tmp_path, DESK)).out
+    for word in ("desk", "in rack-1, room", "unified", "desk-gpu", "f32 900 GFLOP/s", "80 GB own", "25 GB/s", "10 µs"):
+        assert word in text
+    simple = call("fleet", "show", write(tmp_path, '[[endpoint]]\nname = "a"\nspeed = 2\n')).out
+    assert "speed 2" in simple
+
+
+# ---------------------------------------------------------------------- calibration
+def test_measurements_are_kept_beside_the_fleet_and_win(tmp_path: Path) -> None:
+    path = write(tmp_path, DESK)
+    loop = Link(("desk", "desk"), 1e9, 5e-6)
+    write_measured(path, Measured({"desk-cpu": RATES}, {"desk": loop}, {"desk-cpu": {"threads": 8}}))
+    fleet = read_fleet(path)
+    cpu = fleet.endpoint("desk-cpu")
+    assert cpu.rates == RATES and cpu.calibrated and not fleet.endpoint("mac-cpu").calibrated
+    assert fleet.link(cpu, replace(cpu, name="twin")) == loop
+    assert read_measured(path).notes == {"desk-cpu": {"threads": 8}}
+    assert "calibrated" in call("fleet", "show", path).out
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"format": 2}', '{"format": 1, "rates": {"a": {}}}'])
+def test_measurements_that_are_none(tmp_path: Path, content: str) -> None:
+    path = write(tmp_path, DESK)
+    path.with_suffix(".measured.json").write_text(content)
+    with pytest.raises(Diagnostics, match=r"error\[E207\]: .* holds no measurements"):
+        read_fleet(path)
+
+
+def test_rates_are_found_from_times() -> None:
+    """Kernels that take exactly what some rates say give these rates back."""
+    random = np.random.default_rng(1)
+    timed: list[calibrate.Timed] = []
+    for number in range(60):
+        fma, tile, operand, flop, moved = (Amount(0, float(x)) for x in 10 ** random.uniform(3, 7, 5))
+        kernel = KernelWork("k", "op", Amount(1), 1, flop=flop, bytes=moved)
+        if number % 2:
+            kernel = replace(kernel, dtype="f32", fma=fma, tile=tile, operand=operand)
+        timed.append((kernel, 4, kernel.seconds(RATES, 4)))
+    found = calibrate.fit(timed)
+    assert found.fma["f32"] == pytest.approx(RATES.fma["f32"], rel=1e-3)
+    for name in ("tile", "operand", "flop", "near", "far"):
+        assert getattr(found, name) == pytest.approx(getattr(RATES, name), rel=1e-3)
+    assert calibrate.error(timed, found) < 1e-3
+
+
+def test_generic_systems_compile(tmp_path: Path) -> None:
+    from alphac import pipeline
+
+    for number, size in enumerate(calibrate.SIZES):
+        source = calibrate.write_system(size, tmp_path / str(number))
+        assert pipeline.check(source, overrides={}).startswith("calibration: 5 parameters")
+
+
+def test_whom_to_calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = read_fleet(write(tmp_path, DESK))
+    monkeypatch.setattr("platform.node", lambda: "desk.example.org")
+    monkeypatch.setattr(calibration, "target", lambda name: calibration.host_target())
+    assert [e.name for e in calibration.mine(fleet, ())] == ["desk-cpu", "desk-gpu"]
+    assert [e.name for e in calibration.mine(fleet, ("mac-cpu",))] == ["mac-cpu"]
+    monkeypatch.setattr("platform.node", lambda: "elsewhere")
+    for names, message in (((), "no host of this fleet is called `elsewhere`"), (("x",), "no endpoint `x`")):
+        with pytest.raises(Diagnostics, match=message):
+            calibration.mine(fleet, names)
+
+
+def test_a_gpu_is_not_calibrated_as_a_processor(tmp_path: Path) -> None:
+    text = DESK.replace('name = "desk-gpu"', 'name = "desk-gpu"\ntarget = "cuda-sm90"')
+    with pytest.raises(Diagnostics, match="is for cuda-sm90: GPUs are not calibrated yet"):
+        calibration.mine(read_fleet(write(tmp_path, text)), ("desk-gpu",))
