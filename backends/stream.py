@@ -123,7 +123,11 @@ class _Stream:
                 for made in self.sums:
                     made.leaf(slot)
 
-            each_leaf(frame, count, BLOCK, leaf, lambda slot: [self._merge(s, slot) for s in self.sums] and None)
+            def merge(slot: Affine) -> None:
+                for made in self.sums:
+                    self._merge(made, slot)
+
+            each_leaf(frame, count, BLOCK, leaf, merge)
             for made in self.sums:
                 self._store(made, shard, piece)
 

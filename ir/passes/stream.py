@@ -215,9 +215,9 @@ class _Streams:
         for uses in fused.uses.values():
             moved = [uses.pop(m) for m in members if m in uses]
             if moved:
-                uses[made] = Use(False, sum(u.evaluations for u in moved))
+                uses[made] = Use(False, {None: sum(u.evaluations for u in moved)})
         for value, combine in zip(partials, sums, strict=True):
-            fused.uses[value] = {combine: Use(False, value.type.size)}
+            fused.uses[value] = {combine: Use(False, {None: value.type.size})}
 
     def _outlives(self, value: Value, inside: set[Cluster]) -> bool:
         """Whether something outside reads a value that a member stores."""
