@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from alphac.backends.evaluation import Array, Frame, Index, named, size
 from alphac.backends.indexing import Affine, Symbol, number, symbol
 from alphac.backends.printer import Handle
-from alphac.backends.tiling import L1_SETS, L2_SETS, LEAF, LINE, Tile, Tiling, crowded
+from alphac.backends.tiling import CHUNK, L1_SETS, L2_SETS, LEAF, LINE, WHOLE, Tile, Tiling, crowded
 from alphac.ir.core import Value
 from alphac.ir.schedule import View
 from alphac.ir.typesys import Dim, DType
@@ -182,15 +182,18 @@ class Packing:
         name = self.frame.names[id(place.view.buffer)]
         return Part(name, at, place.across, place.along, tile * place.across)
 
-    def _place(self, side: Side, batch: Index) -> Place | None:
-        """The operand's own memory, if it is a plain load of the dtype that is summed, with one stride per side."""
+    def _place(self, side: Side, batch: Index, cut: int = 0, run: Affine | None = None) -> Place | None:
+        """The operand's own memory, if it is a plain load of the dtype that is summed, with one stride per side; of
+        run number `run` of terms, if these are cut into runs over the summed axes from `cut` on."""
         if side.operand.type.dtype != self.dtype:
             return None
         level = self.frame.source.level + 1
+        outer, inner = self.summed[:cut], self.summed[cut:]
         free = Symbol("x0", level, 0, max(0, size(side.axes) - 1))
-        term = Symbol("k0", level, 0, size(self.summed) - 1)
+        term = Symbol("k0", level, 0, size(inner) - 1)
         x, k = (Affine(((v, 1),)) for v in (free, term))
-        found = self.frame.place(side.operand, self._index(side, batch, named(side.axes, x), named(self.summed, k)))
+        summed = {**named(inner, k), **(named(outer, run) if run is not None else {})}
+        found = self.frame.place(side.operand, self._index(side, batch, named(side.axes, x), summed))
         if found is None:
             return None
         view, flat = found
@@ -222,20 +225,21 @@ class Packing:
         self, array: Array, to: Affine, side: Side, batch: Index, start: Affine, most: int, first: Affine, terms: Affine
     ) -> None:
         """Pack `most` rows or columns, fewer at the end, term after term."""
-        frame, index = self.frame, self.frame.source.index
+        frame = self.frame
         whole = side.count % most == number(0)
         count = number(most) if whole else frame.least(side.high - start, most)
         place = self._place(side, batch)
-        if place is not None and 1 in (place.along, place.across) and (place.along != 1 or most % self.tile.lanes == 0):
-            at = place.start + start * place.across + first * place.along
-            function, stride = f"copy_{most}", place.along
-            if place.along == 1:
-                function, stride = f"transpose_{most // self.tile.lanes}", place.across
-            name = self.frame.names[id(place.view.buffer)]
-            frame.source.line(
-                f"{function}({array.name}, address({array.name}, {index(to)}), address({name}, {index(at)}),"
-                f" {stride}, {index(count)}, {index(terms)})"
-            )
+        if self._moves(place, most):
+            assert place is not None
+            self._move(array, to, place, start * place.across + first * place.along, most, count, terms)
+            return
+        cut, length = self._runs(side, batch, most, first)
+        if cut:
+            with frame.loop("o", first // length, (first + terms) // length, size(self.summed[:cut])) as run:
+                place = self._place(side, batch, cut, run)
+                assert place is not None
+                there = to + (run * length - first) * most
+                self._move(array, there, place, start * place.across, most, count, number(length))
             return
 
         def put(free: Index, summed: Index, x: Affine, k: Affine) -> None:
@@ -243,6 +247,36 @@ class Packing:
             frame.put(array, to + (k - first) * most + (x - start), element)
 
         self._fill(side, start, count, first, terms, self._along_terms(side, batch), put)
+
+    def _moves(self, place: Place | None, most: int) -> bool:
+        """Whether vectors of plain memory can be copied or transposed."""
+        fits = place is not None and 1 in (place.along, place.across)
+        return fits and place is not None and (place.along != 1 or most % self.tile.lanes == 0)
+
+    def _runs(self, side: Side, batch: Index, most: int, first: Affine) -> tuple[int, int]:
+        """The first of the summed axes over which terms lie in runs that can be moved (of a stack over the layers of a
+        loop, say, each example's), and a run's length; 0 if there is none, or chunks do not hold whole runs."""
+        for cut in range(1, len(self.summed)):
+            length = size(self.summed[cut:])
+            held = self._terms <= WHOLE or CHUNK % length == 0
+            outer = symbol("o0", self.frame.source.level + 1, 0, size(self.summed[:cut]) - 1)
+            if held and first % length == number(0) and self._moves(self._place(side, batch, cut, outer), most):
+                return cut, length
+        return 0, 0
+
+    def _move(
+        self, array: Array, to: Affine, place: Place, skip: Affine, most: int, count: Affine, terms: Affine
+    ) -> None:
+        """Copy or transpose vectors from `skip` elements behind a place on."""
+        index = self.frame.source.index
+        function, stride = f"copy_{most}", place.along
+        if place.along == 1:
+            function, stride = f"transpose_{most // self.tile.lanes}", place.across
+        name = self.frame.names[id(place.view.buffer)]
+        self.frame.source.line(
+            f"{function}({array.name}, address({array.name}, {index(to)}), address({name},"
+            f" {index(place.start + skip)}), {stride}, {index(count)}, {index(terms)})"
+        )
 
     def _fill(
         self, side: Side, start: Affine, count: Affine, first: Affine, terms: Affine, by_terms: bool, put: Put

@@ -154,6 +154,10 @@ CONTRACTIONS = [
     contracted(F32, (W, LONG), (LONG, V), (W, V)),
     contracted(F32, (LONG, W), (LONG, V), (W, V), inline=True),
     contracted(F32, (BATCH, W), (BATCH, V), (W, V), combine=True),
+    # Terms in runs: neither operand has one stride along all of them.
+    contracted(F32, (BATCH, C, D, W), (BATCH, C, D, V), (C, W, V), combine=True),
+    contracted(F32, (BATCH, C, W, D), (BATCH, C, V, D), (C, W, V)),
+    contracted(F32, (H, C, D, W), (H, C, D, V), (C, W, V)),
     contracted(F32, (BATCH, W), (BATCH, V), (W, V), combine=True, inline=True),
     contracted(F32, (BATCH, W), (BATCH, V), (W, V)),
     contracted(F32, (BATCH, LONG, C), (BATCH, LONG), (C,), combine=True),
