@@ -32,6 +32,8 @@ from alphac.ir.core import Op
 from alphac.ir.ops.contract import contracted_axes
 from alphac.ir.typesys import BF16, F32, SHARD, Dim
 
+FEW = 32  # terms, of which a tile is multiplied too soon to wait for anything
+LARGE = 1 << 18  # bytes of a buffer that lies outside of the nearer caches
 ALONE = 1 << 15  # terms in all; fewer are left to thread 0
 FETCHED = 2  # tiles of rows for each line of a term that is fetched ahead, at least
 
@@ -391,10 +393,40 @@ class Contraction:
                 rows = packing.rows_part(block.batch, block.row, start, plan)
                 columns = packing.columns_part(block.batch, column, start, plan)
                 target = self._target(unit)
+                if plan.whole and self.combine is None and self.terms >= FEW:
+                    self._fetch(unit)
                 ahead = self._ahead(block, column, start, m)
                 Calls(self, unit, (rows, columns), chunk, m, place, target, ahead).emit()
                 if plan.whole and (target is None or self.merged):
                     finish(unit)
+
+    def _fetch(self, unit: Unit) -> None:
+        """Ask for what the epilogue of a tile reads and writes while the tile is multiplied: it is a few lines of every
+        row, which no hardware foresees."""
+        frame, columns = self.frame, named(self.columns.axes, unit.column)
+        lines = -(-self.tile.columns * self.dtype.bytes // LINE)
+
+        def row(rows: Index, r: Affine) -> None:
+            index = {**unit.batch, **rows, **columns}
+            for name, flat in self._touched(index).items():
+                self.source.line(f"fetch_{lines}(address({name}, {self.source.index(flat)}))")
+
+        frame.over(self.rows.axes, unit.row, unit.rows, row, run=size(self.rows.axes))
+
+    def _touched(self, index: Index) -> dict[str, Affine]:
+        """Where the stored values of an index, and what their epilogue reads, lie in large buffers, by their names."""
+        frame, level = self.frame, self.source.level
+        frame.results[self.op.result] = lambda _: Handle(self.op.result.type.dtype, "sum", level)
+        places = [(view.buffer, frame.flat(view, index)) for _, view in frame.kernel.stores]
+        for value, _ in frame.kernel.stores:
+            loads = frame.loaded(value, index, level)
+            places += [(frame.kernel.reads[v].buffer, flat) for v, flat in loads]
+        del frame.results[self.op.result]
+        return {
+            frame.names[id(buffer)]: flat
+            for buffer, flat in places
+            if buffer.type.size * buffer.type.dtype.bytes >= LARGE and flat.level == level
+        }
 
     def _ahead(self, block: _Block, column: Affine, start: Affine, tile: Affine) -> tuple[str, str] | None:
         """What is fetched while a tile is multiplied, its address and the way from term to term: the columns to be

@@ -9,13 +9,13 @@ from typing import Any
 
 from alphac.backends.microkernel import multiply
 from alphac.backends.pairs import interleave, multiply_pairs, narrow
-from alphac.backends.simd import copy, lanes, transpose
+from alphac.backends.simd import copy, fetch, lanes, transpose
 from alphac.backends.simd_columns import columns
 from alphac.backends.simd_rows import chains, dots
 
 NAME = re.compile(
     r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|(?:multiply|pairs)_\d+x\d+m?p?"
-    r"|dots_\d+|chains_\d+x\d+|narrow_words|interleave_words)\b"
+    r"|fetch_\d+|dots_\d+|chains_\d+x\d+|narrow_words|interleave_words)\b"
 )
 
 
@@ -37,6 +37,8 @@ def vector_loop(name: str, width: int) -> Callable[..., Any]:
     if kind == "chains":
         height, vectors = shape.split("x")
         return chains(int(height), int(vectors), width)
+    if kind == "fetch":
+        return fetch(int(shape))
     if kind == "narrow":
         return narrow
     if kind == "interleave":

@@ -177,6 +177,21 @@ def prefetch(b: Any, place: Any) -> None:
     b.call(cgutils.get_or_insert_function(b.module, function, "llvm.prefetch.p0"), [place, I32(0), I32(2), I32(1)])
 
 
+def fetch(lines: int) -> Callable[..., Any]:
+    """fetch(at): fetch so many lines from an address on."""
+
+    @intrinsic
+    def fetch_(typing: Any, at: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            for line in range(lines):
+                prefetch(builder, builder.inttoptr(builder.add(args[0], I64(line * LINE)), POINTER))
+            return context.get_dummy_value()
+
+        return types.void(types.int64), generate
+
+    return fetch_
+
+
 def _below(b: Any, type_: ir.Type, count: int, left: Any, first: int) -> Any:
     """Of lanes numbered from `first`, those whose number is below `left`."""
     number = ir.IntType(8 * bytes_of(type_))  # of the elements' width, so that the comparison fits into a register

@@ -8,8 +8,8 @@ from __future__ import annotations
 from alphac.backends.burst import BURST
 from alphac.backends.target import Target
 
-# A wait looks at a word, and pauses for a short while (some microseconds), as the others are about to come. Then it lets
-# other threads run, since there may be fewer cores than threads. A worker without work sleeps at last.
+# A wait looks at a word, and pauses for a short while (some microseconds), as the others are about to come. Then it
+# lets other threads run, since there may be fewer cores than threads. A worker without work sleeps at last.
 #
 # At the barrier every thread has a cache line of its own, in which it counts its meetings, and looks at the others'
 # lines: the way from one thread to another is one transfer of a line. A thread may be one meeting ahead, not two.
