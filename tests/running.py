@@ -123,6 +123,7 @@ class Processes:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=_interruptible,
         )
         self._made.append(made)
         return made
@@ -133,6 +134,11 @@ class Processes:
                 process.kill()
             if process.stdout is not None and not process.stdout.closed:
                 process.communicate()
+
+
+def _interruptible() -> None:
+    """A shell that starts the tests in the background has them ignore SIGINT, and so their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def ended(process: subprocess.Popen[str]) -> Answer:
