@@ -403,8 +403,12 @@ class Contraction:
     def _fetch(self, unit: Unit) -> None:
         """Ask for what the epilogue of a tile reads and writes while the tile is multiplied: it is a few lines of every
         row, which no hardware foresees."""
-        frame, columns = self.frame, named(self.columns.axes, unit.column)
+        frame, columns, level = self.frame, named(self.columns.axes, unit.column), self.source.level + 1
         lines = -(-self.tile.columns * self.dtype.bytes // LINE)
+        any_row = named(self.rows.axes, symbol("r0", level, 0, max(0, size(self.rows.axes) - 1)))
+        with self.source.trial(level):
+            if not self._touched({**unit.batch, **any_row, **columns}):
+                return
 
         def row(rows: Index, r: Affine) -> None:
             index = {**unit.batch, **rows, **columns}

@@ -123,7 +123,7 @@ class Processes:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=_interruptible,
+            preexec_fn=_interruptible,  # noqa: PLW1509 (it takes no lock)
         )
         self._made.append(made)
         return made
