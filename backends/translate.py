@@ -52,6 +52,9 @@ _FOLDED: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: lambda x, y: x + y,
     ast.Sub: lambda x, y: x - y,
     ast.Mult: lambda x, y: x * y,
+    ast.BitAnd: lambda x, y: x & y,
+    ast.BitOr: lambda x, y: x | y,
+    ast.BitXor: lambda x, y: x ^ y,
 }
 _COMPARED: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
@@ -297,7 +300,7 @@ class _Translation:
 
     def _binary(self, operator: ast.operator, left: _Value, right: ast.expr) -> _Value:
         other = self.value(right)
-        if left.number is not None and other.number is not None:
+        if left.number is not None and other.number is not None and type(operator) in _FOLDED:
             return _Value(None, None, _FOLDED[type(operator)](left.number, other.number))
         x, y = self._same(left, other)
         name = _BINARY.get(type(operator), ("", ""))[not isinstance(x.type, types.Float)]
@@ -354,7 +357,7 @@ def _number_type(kind: type) -> Any:
 
 
 def _represented(number: float | int, kind: Any) -> float | int:
-    """What LLVM's text needs: a float as it is rounded, an integer in its width."""
+    """What LLVM's text needs: a float as it is rounded, an integer wrapped to its width."""
     if isinstance(kind, types.Float):
         return float(np.float32(number)) if kind.bitwidth == 32 else float(number)
-    return int(number)
+    return int(number) & ((1 << kind.bitwidth) - 1) if isinstance(kind, types.Integer) else int(number)

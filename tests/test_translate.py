@@ -80,6 +80,12 @@ def test_what_is_not_in_the_dialect_is_refused(body: str, said: str):
         translate(kernel(body))
 
 
+def test_integers_that_are_known_are_folded_and_wrap():
+    text = translate(kernel("n = first + ((6 & 12 | 1) ^ 3)\nm = 9223372036854775807 + 1\np0[0] = f32(n + m)"))
+    assert "add i64 %\".3\", 6" in text or ", 6" in text
+    assert str(1 << 63) in text
+
+
 def test_a_loop_without_turns_and_one_with_a_step():
     body = "n = 0\nfor i in range(first, shards, 3):\n    n += i\np0[0] = f32(n)"
     assert "phi" in translate(kernel(body))
