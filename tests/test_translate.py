@@ -82,7 +82,7 @@ def test_what_is_not_in_the_dialect_is_refused(body: str, said: str):
 
 def test_integers_that_are_known_are_folded_and_wrap():
     text = translate(kernel("n = first + ((6 & 12 | 1) ^ 3)\nm = 9223372036854775807 + 1\np0[0] = f32(n + m)"))
-    assert "add i64 %\".3\", 6" in text or ", 6" in text
+    assert ", 6" in text
     assert str(1 << 63) in text
 
 
