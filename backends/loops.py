@@ -9,7 +9,7 @@ from typing import Any
 
 from alphac.backends.microkernel import multiply
 from alphac.backends.pairs import interleave, multiply_pairs, narrow
-from alphac.backends.simd import copy, fetch, lanes, transpose
+from alphac.backends.simd import copy, fetch_lines, lanes, transpose
 from alphac.backends.simd_columns import columns
 from alphac.backends.simd_rows import chains, dots
 
@@ -38,7 +38,7 @@ def vector_loop(name: str, width: int) -> Callable[..., Any]:
         height, vectors = shape.split("x")
         return chains(int(height), int(vectors), width)
     if kind == "fetch":
-        return fetch(int(shape))
+        return fetch_lines(int(shape))
     if kind == "narrow":
         return narrow
     if kind == "interleave":

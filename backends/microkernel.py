@@ -12,8 +12,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from alphac.backends.simd import load, masked_load, masked_store, module_function, prefetch, splat, store, vector_of
-from alphac.backends.vector import I64, POINTER, bytes_of, call, combine, element_pointer, llvm_type
+from alphac.backends.simd import load, masked_load, masked_store, module_function, splat, store, vector_of
+from alphac.backends.vector import I64, POINTER, bytes_of, call, combine, element_pointer, fetch, llvm_type
 
 
 def multiply(height: int, vectors: int, flags: str, width: int) -> Callable[..., Any]:
@@ -56,22 +56,23 @@ def multiply_by(kind: type[Tile], prefix: str, height: int, vectors: int, flags:
     return multiply
 
 
-class Tile:
-    """The body of `multiply`."""
+class Leaf:
+    """The body of a function that sums one leaf of a register tile, `height` rows by `vectors` vectors of `count`
+    elements: chains over `terms` terms from +0, merged `merges` times with earlier partials, each `slot` elements below
+    the one before, and stored. `term`, `partial` and `finish` say what a term is and where sums lie."""
 
-    def __init__(self, b: Any, function: Any, height: int, vectors: int, flags: str, dtype: Any, count: int) -> None:
-        self.b, self.function, self.flags = b, function, flags
-        self.height, self.vectors, self.dtype, self.count = height, vectors, dtype, count
+    terms: Any
+    slot: Any
+    merges: Any
+
+    def __init__(self, b: Any, height: int, vectors: int, dtype: Any, count: int) -> None:
+        self.b, self.height, self.vectors, self.dtype, self.count = b, height, vectors, dtype, count
         self.element = llvm_type(dtype)
         self.vector = vector_of(self.element, count)
-        (
-            self.terms, a, self.a_across, self.a_along, b_, self.b_along, c, self.c_across, self.slot, self.merges,
-            to, self.to_across, self.columns, ahead, self.ahead_along,
-        ) = function.args  # fmt: skip
-        self.left, self.right, self.c, self.to, self.ahead = (b.inttoptr(v, POINTER) for v in (a, b_, c, to, ahead))
         self.zero = ir.Constant(self.vector, [ir.Constant(self.element, 0)] * count)
 
     def emit(self) -> None:
+        """Write the body."""
         b = self.b
         entry = b.block
         loop, merge, more, done = (b.append_basic_block(n) for n in ("terms", "merge", "more", "store"))
@@ -80,8 +81,6 @@ class Tile:
         b.position_at_end(loop)
         k = b.phi(I64)
         sums = self._phis()
-        if "p" in self.flags:
-            prefetch(b, element_pointer(b, self.ahead, b.mul(k, self.ahead_along), self.element))
         products = self.term(k, sums)
         after = b.add(k, I64(1))
         k.add_incoming(I64(0), entry)
@@ -100,10 +99,7 @@ class Tile:
         b.position_at_end(more)
         below = b.sub(place, self.slot)
         merged = [
-            [
-                combine(b, "add", self._partial(self._at(below, i, self.c_across, v)), x, self.dtype)
-                for v, x in enumerate(row)
-            ]
+            [combine(b, "add", self.partial(below, i, v), x, self.dtype) for v, x in enumerate(row)]
             for i, row in enumerate(totals)
         ]
         m.add_incoming(b.add(m, I64(1)), more)
@@ -114,12 +110,56 @@ class Tile:
         b.position_at_end(done)
         for i, row in enumerate(totals):
             for v, x in enumerate(row):
-                self._store(x, self._at(I64(0), i, self.to_across, v), v)
+                self.finish(place, i, v, x)
         b.ret_void()
 
     def term(self, k: Any, sums: list[list[Any]]) -> list[list[Any]]:
         """All chains after term k."""
+        raise NotImplementedError
+
+    def partial(self, place: Any, i: int, v: int) -> Any:
+        """A vector of the partial sums that begin at a place."""
+        raise NotImplementedError
+
+    def finish(self, place: Any, i: int, v: int, value: Any) -> None:
+        """Store a vector of sums; `place` is that of the partial they were last merged with."""
+        raise NotImplementedError
+
+    def fma(self, x: Any, y: Any, z: Any) -> Any:
+        if isinstance(self.dtype, types.Float):
+            return call(self.b, "fma", [x, y, z])
+        return self.b.add(self.b.mul(x, y), z)
+
+    def index(self, place: Any, i: int, across: Any, v: int) -> Any:
+        """Where row i's vector v is, `across` elements from row to row."""
         b = self.b
+        return b.add(b.add(place, b.mul(I64(i), across)), I64(v * self.count))
+
+    def _phis(self) -> list[list[Any]]:
+        return [[self.b.phi(self.vector) for _ in range(self.vectors)] for _ in range(self.height)]
+
+    def _incoming(self, phis: list[list[Any]], values: list[list[Any]], block: Any) -> None:
+        for row, new in zip(phis, values, strict=True):
+            for phi, value in zip(row, new, strict=True):
+                phi.add_incoming(value, block)
+
+
+class Tile(Leaf):
+    """The body of `multiply`."""
+
+    def __init__(self, b: Any, function: Any, height: int, vectors: int, flags: str, dtype: Any, count: int) -> None:
+        super().__init__(b, height, vectors, dtype, count)
+        self.flags = flags
+        (
+            self.terms, a, self.a_across, self.a_along, b_, self.b_along, c, self.c_across, self.slot, self.merges,
+            to, self.to_across, self.columns, ahead, self.ahead_along,
+        ) = function.args  # fmt: skip
+        self.left, self.right, self.c, self.to, self.ahead = (b.inttoptr(v, POINTER) for v in (a, b_, c, to, ahead))
+
+    def term(self, k: Any, sums: list[list[Any]]) -> list[list[Any]]:
+        """All chains after term k."""
+        b = self.b
+        self.look_ahead(k)
         start = b.mul(k, self.b_along)
         columns = [self._columns(b.add(start, I64(v * self.count)), v) for v in range(self.vectors)]
         along = b.mul(k, self.a_along)
@@ -127,15 +167,25 @@ class Tile:
         for i, row in enumerate(sums):
             at = b.add(b.mul(I64(i), self.a_across), along)
             factor = splat(b, load(b, self.left, at, self.element), self.count)
-            products.append([self._fma(factor, x, s) for x, s in zip(columns, row, strict=True)])
+            products.append([self.fma(factor, x, s) for x, s in zip(columns, row, strict=True)])
         return products
+
+    def look_ahead(self, k: Any) -> None:
+        """Fetch the line that goes with term k, if the tile has any to fetch."""
+        if "p" in self.flags:
+            b = self.b
+            fetch(b, element_pointer(b, self.ahead, b.mul(k, self.ahead_along), self.element))
 
     def _columns(self, index: Any, v: int) -> Any:
         if self._partly(v):
             return masked_load(self.b, self.right, index, self.element, self.count, self._left(v), 0, self.zero)
         return load(self.b, self.right, index, self.element, self.count)
 
-    def _store(self, value: Any, index: Any, v: int) -> None:
+    def partial(self, place: Any, i: int, v: int) -> Any:
+        return load(self.b, self.c, self.index(place, i, self.c_across, v), self.element, self.count)
+
+    def finish(self, place: Any, i: int, v: int, value: Any) -> None:
+        index = self.index(I64(0), i, self.to_across, v)
         if self._partly(v):
             masked_store(self.b, value, self.to, index, self.element, self._left(v))
         else:
@@ -146,23 +196,3 @@ class Tile:
 
     def _left(self, v: int) -> Any:
         return self.b.sub(self.columns, I64(v * self.count))
-
-    def _partial(self, index: Any) -> Any:
-        return load(self.b, self.c, index, self.element, self.count)
-
-    def _at(self, place: Any, i: int, across: Any, v: int) -> Any:
-        b = self.b
-        return b.add(b.add(place, b.mul(I64(i), across)), I64(v * self.count))
-
-    def _fma(self, x: Any, y: Any, z: Any) -> Any:
-        if isinstance(self.dtype, types.Float):
-            return call(self.b, "fma", [x, y, z])
-        return self.b.add(self.b.mul(x, y), z)
-
-    def _phis(self) -> list[list[Any]]:
-        return [[self.b.phi(self.vector) for _ in range(self.vectors)] for _ in range(self.height)]
-
-    def _incoming(self, phis: list[list[Any]], values: list[list[Any]], block: Any) -> None:
-        for row, new in zip(phis, values, strict=True):
-            for phi, value in zip(row, new, strict=True):
-                phi.add_incoming(value, block)

@@ -107,6 +107,7 @@ class _PairTile(Tile):
         function = ir.FunctionType(_FLOATS, [_FLOATS, _PAIRS, _PAIRS])
         name = "llvm.x86.avx512bf16.dpbf16ps.512"
         dot = cgutils.get_or_insert_function(b.module, function, name)
+        self.look_ahead(k)
         first = b.mul(b.shl(k, I64(1)), self.b_along)
         columns = [self._pairs(b.add(first, I64(v * WORDS))) for v in range(self.vectors)]
         along = b.mul(b.shl(k, I64(1)), self.a_along)

@@ -25,6 +25,7 @@ from alphac.backends.vector import (
     call,
     combine,
     element_pointer,
+    fetch,
     identity_of,
     llvm_type,
     suffix_of,
@@ -170,26 +171,19 @@ def masked_store(b: Any, value: Any, pointer: Any, index: Any, type_: ir.Type, l
     b.call(function, [value, place, I32(bytes_of(type_)), mask])
 
 
-def prefetch(b: Any, place: Any) -> None:
-    """Fetch a line into the second level of the cache, to be read."""
-    place = b.bitcast(place, POINTER)
-    function = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
-    b.call(cgutils.get_or_insert_function(b.module, function, "llvm.prefetch.p0"), [place, I32(0), I32(2), I32(1)])
-
-
-def fetch(lines: int) -> Callable[..., Any]:
-    """fetch(at): fetch so many lines from an address on."""
+def fetch_lines(lines: int) -> Callable[..., Any]:
+    """fetch_N(at): fetch so many lines from an address on."""
 
     @intrinsic
-    def fetch_(typing: Any, at: Any) -> Any:
+    def fetch_n(typing: Any, at: Any) -> Any:
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             for line in range(lines):
-                prefetch(builder, builder.inttoptr(builder.add(args[0], I64(line * LINE)), POINTER))
+                fetch(builder, builder.inttoptr(builder.add(args[0], I64(line * LINE)), POINTER))
             return context.get_dummy_value()
 
         return types.void(types.int64), generate
 
-    return fetch_
+    return fetch_n
 
 
 def _below(b: Any, type_: ir.Type, count: int, left: Any, first: int) -> Any:
@@ -232,7 +226,7 @@ def _copy_body(b: Any, function: Any, element: ir.Type, size: int, lanes: int) -
             for c in range(0, size, lanes):
                 value = load(b, source, b.add(at, I64(c)), element, min(lanes, size - c))
                 store(b, value, to, b.add(place, I64(c)), element)
-            prefetch(b, element_pointer(b, source, b.add(at, I64(size + LINE // bytes_of(element))), element))
+            fetch(b, element_pointer(b, source, b.add(at, I64(size + LINE // bytes_of(element))), element))
         with part, cgutils.for_range(b, terms, intp=I64) as term:
             at, place = b.mul(term.index, stride), b.mul(term.index, I64(size))
             with cgutils.for_range(b, count, intp=I64) as c:

@@ -9,7 +9,6 @@ term's elements are, say two tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,7 +17,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from alphac.backends.vector import I32, I64, POINTER, bytes_of, call, combine, element_pointer, llvm_type
+from alphac.backends.microkernel import Leaf
+from alphac.backends.simd import load, module_function, splat, store
+from alphac.backends.vector import I32, I64, POINTER, bytes_of, element_pointer, llvm_type
 
 NAME = re.compile(r"windows_(\d+)x(\d+)_(\d+)x(\d+)_(\d+)")
 
@@ -65,12 +66,9 @@ def multiply_windows(shape: RowTile, lanes: int) -> Any:
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             name = f"{shape.name}_{dtype}"
-            function = builder.module.globals.get(name)
-            if function is None:
-                signature = ir.FunctionType(ir.VoidType(), [I64] * 9)
-                function = ir.Function(builder.module, signature, name)
-                function.linkage = "internal"
-                _Body(function, shape, dtype, 4 * lanes // bytes_of(llvm_type(dtype))).emit()
+            function, body = module_function(builder, name, ir.VoidType(), [I64] * 9)
+            if body is not None:
+                _Windows(body, function, shape, dtype, max(1, 4 * lanes // bytes_of(llvm_type(dtype)))).emit()
             builder.call(function, list(args[1:]))
             return context.get_dummy_value()
 
@@ -79,108 +77,33 @@ def multiply_windows(shape: RowTile, lanes: int) -> Any:
     return multiply
 
 
-class _Body:
+class _Windows(Leaf):
     """The body of `multiply`."""
 
-    def __init__(self, function: Any, shape: RowTile, dtype: Any, count: int) -> None:
-        self.b: Any = ir.IRBuilder(function.append_basic_block("entry"))
-        self.function, self.shape, self.dtype = function, shape, dtype
-        self.element = llvm_type(dtype)
-        self.count = max(1, count)
-        self.vector = ir.VectorType(self.element, self.count)
-        self.terms, a, a_table, b, b_table, c, self.c_stride, self.slot, self.merges = function.args
+    def __init__(self, b: Any, function: Any, shape: RowTile, dtype: Any, count: int) -> None:
+        super().__init__(b, shape.height, shape.vectors, dtype, count)
+        self.shape = shape
+        self.terms, a, a_table, right, b_table, c, self.c_stride, self.slot, self.merges = function.args
         self.a, self.a_table, self.right, self.b_table, self.c = (
-            self.b.inttoptr(v, POINTER) for v in (a, a_table, b, b_table, c)
+            b.inttoptr(v, POINTER) for v in (a, a_table, right, b_table, c)
         )
 
-    def emit(self) -> None:
-        b = self.b
-        entry = b.block
-        loop, merge, more, store = (b.append_basic_block(n) for n in ("terms", "merge", "more", "store"))
-        zero = ir.Constant(self.vector, [ir.Constant(self.element, 0)] * self.count)
-        b.branch(loop)
-
-        b.position_at_end(loop)
-        k, sums = b.phi(I64), self._phis()
-        products = self._products(k, sums)
-        after = b.add(k, I64(1))
-        k.add_incoming(I64(0), entry)
-        k.add_incoming(after, loop)
-        self._incoming(sums, [[zero] * self.shape.vectors] * self.shape.height, entry)
-        self._incoming(sums, products, loop)
-        b.cbranch(b.icmp_signed("<", after, self.terms), loop, merge)
-
-        b.position_at_end(merge)
-        m, place, totals = b.phi(I64), b.phi(I64), self._phis()
-        m.add_incoming(I64(0), loop)
-        place.add_incoming(I64(0), loop)
-        self._incoming(totals, products, loop)
-        b.cbranch(b.icmp_signed("<", m, self.merges), more, store)
-
-        b.position_at_end(more)
-        below = b.sub(place, self.slot)
-        merged = self._each(totals, lambda i, v, x: combine(b, "add", self._load(self._at(below, i, v)), x, self.dtype))
-        m.add_incoming(b.add(m, I64(1)), more)
-        place.add_incoming(below, more)
-        self._incoming(totals, merged, more)
-        b.branch(merge)
-
-        b.position_at_end(store)
-        self._each(totals, lambda i, v, x: self._store(x, self._at(place, i, v)))
-        b.ret_void()
-
-    def _products(self, k: Any, sums: list[list[Any]]) -> list[list[Any]]:
-        """All sums after term k."""
+    def term(self, k: Any, sums: list[list[Any]]) -> list[list[Any]]:
         b = self.b
         left = element_pointer(b, self.a, self._entry(self.a_table, k), self.element)
         right = element_pointer(b, self.right, self._entry(self.b_table, k), self.element)
-        columns = [self._load(element_pointer(b, right, I64(v * self.count), self.element))
-                   for v in range(self.shape.vectors)]  # fmt: skip
-        rows: list[Any] = []
-        for offset in self.shape.offsets:
-            value = b.load(element_pointer(b, left, I64(offset), self.element))
-            value.align = bytes_of(self.element)
-            rows.append(self._splat(value))
-        return self._each(sums, lambda i, v, x: self._fma(rows[i], columns[v], x))
+        columns = [load(b, right, I64(v * self.count), self.element, self.count) for v in range(self.vectors)]
+        rows = [splat(b, load(b, left, I64(offset), self.element), self.count) for offset in self.shape.offsets]
+        return [
+            [self.fma(row, x, s) for x, s in zip(columns, chains, strict=True)]
+            for row, chains in zip(rows, sums, strict=True)
+        ]
+
+    def partial(self, place: Any, i: int, v: int) -> Any:
+        return load(self.b, self.c, self.index(place, i, self.c_stride, v), self.element, self.count)
+
+    def finish(self, place: Any, i: int, v: int, value: Any) -> None:
+        store(self.b, value, self.c, self.index(place, i, self.c_stride, v), self.element)
 
     def _entry(self, table: Any, k: Any) -> Any:
-        entry = self.b.load(element_pointer(self.b, table, k, I32))
-        entry.align = 4
-        return self.b.sext(entry, I64)
-
-    def _load(self, place: Any) -> Any:
-        value = self.b.load(self.b.bitcast(place, self.vector.as_pointer()))
-        value.align = bytes_of(self.element)
-        return value
-
-    def _store(self, value: Any, place: Any) -> None:
-        self.b.store(value, self.b.bitcast(place, self.vector.as_pointer())).align = bytes_of(self.element)
-
-    def _splat(self, value: Any) -> Any:
-        undefined = ir.Constant(self.vector, ir.Undefined)
-        first = self.b.insert_element(undefined, value, I32(0))
-        zeros = ir.Constant(ir.VectorType(I32, self.count), [0] * self.count)
-        return self.b.shuffle_vector(first, undefined, zeros)
-
-    def _at(self, place: Any, i: int, v: int) -> Any:
-        b = self.b
-        index = b.add(b.add(place, b.mul(I64(i), self.c_stride)), I64(v * self.count))
-        return element_pointer(b, self.c, index, self.element)
-
-    def _fma(self, x: Any, y: Any, z: Any) -> Any:
-        if isinstance(self.dtype, types.Float):
-            return call(self.b, "fma", [x, y, z])
-        return self.b.add(self.b.mul(x, y), z)
-
-    def _phis(self) -> list[list[Any]]:
-        return [[self.b.phi(self.vector) for _ in range(self.shape.vectors)] for _ in range(self.shape.height)]
-
-    @staticmethod
-    def _each(rows: list[list[Any]], body: Callable[[int, int, Any], Any]) -> list[list[Any]]:
-        return [[body(i, v, x) for v, x in enumerate(row)] for i, row in enumerate(rows)]
-
-    @staticmethod
-    def _incoming(phis: list[list[Any]], values: list[list[Any]], block: Any) -> None:
-        for row, new in zip(phis, values, strict=True):
-            for phi, value in zip(row, new, strict=True):
-                phi.add_incoming(value, block)
+        return self.b.sext(load(self.b, table, k, I32), I64)

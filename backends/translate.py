@@ -360,4 +360,5 @@ def _represented(number: float | int, kind: Any) -> float | int:
     """What LLVM's text needs: a float as it is rounded, an integer wrapped to its width."""
     if isinstance(kind, types.Float):
         return float(np.float32(number)) if kind.bitwidth == 32 else float(number)
-    return int(number) & ((1 << kind.bitwidth) - 1) if isinstance(kind, types.Integer) else int(number)
+    width: int = getattr(kind, "bitwidth", 64)  # of bool, none
+    return int(number) & ((1 << width) - 1)

@@ -175,7 +175,7 @@ def fetch(builder: Any, pointer: Any) -> None:
     """Ask for the cache line at an address, which need not be valid."""
     signature = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
     function = cgutils.get_or_insert_function(builder.module, signature, "llvm.prefetch.p0")
-    builder.call(function, [pointer, I32(0), I32(2), I32(1)])
+    builder.call(function, [builder.bitcast(pointer, POINTER), I32(0), I32(2), I32(1)])
 
 
 def _floats(name: str, count: int) -> Callable[..., Any]:
