@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from alphac.runtime.arena import Array
+from alphac.runtime.arena import Array, merges_of
 from alphac.runtime.combine import widen
 from alphac.runtime.devices import Remote
 from alphac.runtime.executor import Exchange, Exchanged, Executor, Program, Segment, Step, around
@@ -43,6 +43,7 @@ class Replay:
         self._executor, self._exchange, self._stopped = executor, exchange, stopped
         self._program: Program = executor.programs[name]
         self._written: set[int] = set()
+        self._strand = 0  # of the segment that is run
         self._indices: list[int] = []
         self._infinite: Culprit | None = None  # −∞ may be a mask: it is named only if nothing else is found
         self._found: Culprit | None = None
@@ -58,8 +59,10 @@ class Replay:
         """Whether the stopped segment was reached."""
         for step in steps:
             if isinstance(step, Segment):
-                self._there.enter(step)
-                self._kernels(step.record.kernels, 0, [])
+                kernels = self._mine(step.record)
+                self._there.enter(step, kernels)
+                self._strand = step.record.strand
+                self._kernels(kernels, 0, [])
                 if step is self._stopped:
                     return True
             elif isinstance(step, Exchanged):
@@ -68,13 +71,24 @@ class Replay:
                     self._foreign = self._foreign or (self._found is None and _came_bad(step))
             else:
                 for index in step.indices:
-                    self._program.table[step.entry] = index
+                    self._program.turn(step, index)
                     self._indices.append(index)
                     done = self._steps(step.steps)
                     self._indices.pop()
                     if done:
                         return True
         return False
+
+    def _mine(self, segment: StepRecord) -> tuple[KernelRecord, ...]:
+        """The kernels of a segment that this role runs: all, if it owns shards of the segment's strand."""
+        buffers = self._program.record.buffers
+        owns = bool(self._executor.ranges[segment.strand][1])
+
+        def works_on_shards(kernel: KernelRecord) -> bool:
+            stores = kernel.buffers[: kernel.stores]
+            return any(buffers[b].grows for b in kernel.buffers) or any(buffers[b].role == "nodes" for b in stores)
+
+        return tuple(k for k in segment.kernels if owns or not works_on_shards(k))
 
     def _kernels(self, kernels: Sequence[KernelRecord], depth: int, inner: list[int]) -> None:
         for loop, members in groupby(kernels, lambda k: k.loops[depth] if len(k.loops) > depth else None):
@@ -88,8 +102,8 @@ class Replay:
 
     def _turns(self, loop: LoopRecord) -> Iterator[int]:
         """The indices of a loop; along the grain's axis, those that this role owns."""
-        arena = self._executor.arena
-        first, stop = (loop.rows * n for n in (arena.first, arena.first + arena.shards))
+        first, shards = self._executor.ranges[self._strand]
+        first, stop = (loop.rows * n for n in (first, first + shards))
         return iter(range(first, stop)) if loop.rows else _indices(loop)
 
     def _launch(self, kernel: KernelRecord, inner: list[int]) -> None:
@@ -105,7 +119,7 @@ class Replay:
             if b not in self._written:
                 self._there.clear(b)  # what lies there is another value's, which nobody needs any more
                 self._written.add(b)
-        self._there.call(kernel, [*self._indices, *inner])
+        self._there.call(kernel, [*self._indices, *inner], self._strand)
         for b in stored:
             self._there.fetch(b)
             what = _not_finite(self._program.views[b], buffers[b].dtype)
@@ -124,7 +138,7 @@ class _Host:
         self._executor, self._program = executor, program
         self._functions: dict[str, int] = {}
 
-    def enter(self, segment: Segment) -> None:
+    def enter(self, segment: Segment, kernels: Sequence[KernelRecord]) -> None:
         """The kernels that follow are this segment's."""
 
     def exchange(self, exchange: Exchange, step: Exchanged) -> None:
@@ -137,14 +151,14 @@ class _Host:
     def fetch(self, buffer: int) -> None:
         """Have a buffer's numbers in its view."""
 
-    def call(self, kernel: KernelRecord, indices: Sequence[int]) -> None:
-        """Run a kernel on one thread. `indices`: of all loops around it."""
+    def call(self, kernel: KernelRecord, indices: Sequence[int], strand: int) -> None:
+        """Run a kernel of a strand's segment on one thread. `indices`: of all loops around it."""
         program, arena = self._program, self._executor.arena
         if kernel.symbol not in self._functions:
             self._functions[kernel.symbol] = self._executor.library.address(kernel.symbol)
-        pointers = [int(program.table[16 + b]) for b in kernel.buffers]
-        places = (arena.address("merges"), arena.address("scratch"))
-        integers = [*indices, arena.shards, arena.first, *places, 0, 1]
+        pointers = [int(program.tables[strand][16 + b]) for b in kernel.buffers]
+        first, shards = arena.ranges[strand]
+        integers = [*indices, shards, first, arena.address(merges_of(strand)), arena.address("scratch"), 0, 1]
         kinds = [ctypes.c_void_p] * len(pointers) + [ctypes.c_int64] * len(integers)
         ctypes.CFUNCTYPE(None, *kinds)(self._functions[kernel.symbol])(*pointers, *integers)
 
@@ -154,10 +168,11 @@ class _Remote:
 
     def __init__(self, remote: Remote, program: Program) -> None:
         self._remote, self._program = remote, program
-        self._segment: StepRecord | None = None
+        self._segment = ""
+        self._kernels: Sequence[KernelRecord] = ()
 
-    def enter(self, segment: Segment) -> None:
-        self._segment = segment.record
+    def enter(self, segment: Segment, kernels: Sequence[KernelRecord]) -> None:
+        self._segment, self._kernels = segment.record.symbol, kernels
 
     def exchange(self, exchange: Exchange, step: Exchanged) -> None:
         around(self._remote, self._program.record, exchange)(step)
@@ -169,9 +184,8 @@ class _Remote:
     def fetch(self, buffer: int) -> None:
         self._remote.read(self._program.record, buffer)
 
-    def call(self, kernel: KernelRecord, indices: Sequence[int]) -> None:
-        assert self._segment is not None
-        self._remote.launch(self._segment.symbol, self._segment.kernels.index(kernel), indices)
+    def call(self, kernel: KernelRecord, indices: Sequence[int], strand: int) -> None:
+        self._remote.launch(self._segment, self._kernels.index(kernel), indices)
 
 
 def _on_device(executor: Executor, program: Program) -> _Remote | None:
