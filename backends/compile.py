@@ -15,7 +15,6 @@ import hashlib
 import multiprocessing
 import os
 import re
-import struct
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache as once
@@ -23,6 +22,7 @@ from functools import cache as once
 import llvmlite.binding as llvm
 
 from alphac.backends.cache import Cache, cache_directory, code_version
+from alphac.backends.objects import undefined_symbols
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.translate import translate
 from alphac.ir.errors import InternalError
@@ -230,24 +230,3 @@ def _emitted(codes: Sequence[bytes], segments: str, target: Target) -> bytes:
     machine = _machine(target)
     module = _linked(codes, segments, target, machine)
     return machine.emit_assembly(module).encode() if target.text else machine.emit_object(module)
-
-
-def undefined_symbols(data: bytes) -> set[str]:
-    """Names that a 64-bit little-endian ELF object uses and does not define; of another format none are seen."""
-    if data[:6] != b"\x7fELF\x02\x01":
-        return set()
-    (sections_at,) = struct.unpack_from("<Q", data, 40)
-    size, count = struct.unpack_from("<HH", data, 58)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, sections_at + i * size) for i in range(count)]
-    found: set[str] = set()
-    for section in sections:
-        kind, offset, length, link = section[1], section[4], section[5], section[6]
-        if kind != 2:  # the symbol table
-            continue
-        names = sections[link][4]
-        for at in range(offset + 24, offset + length, 24):
-            name, _, _, home = struct.unpack_from("<IBBH", data, at)
-            if home == 0:
-                start = names + name
-                found.add(data[start : data.index(b"\0", start)].decode())
-    return found - {"_GLOBAL_OFFSET_TABLE_"}

@@ -7,8 +7,7 @@ additions are `mul.rn` and `add.rn`, which ptxas never contracts; subnormal numb
 from __future__ import annotations
 
 from alphac.backends.gpu import THREADS
-from alphac.backends.target import KernelSource, Target
-from alphac.backends.x86_64 import CAPABILITIES
+from alphac.backends.target import CAPABILITIES, KernelSource, Target
 from alphac.ir.schedule import Kernel
 from alphac.ir.typesys import F64
 

@@ -13,6 +13,10 @@ from alphac.ir.schedule import Kernel
 from alphac.ir.typesys import DType
 
 MATRIX_BF16 = "matrix(bf16)"  # the capability: products of bf16 pairs, added up in f32
+CAPABILITIES = frozenset(  # of a target that takes every op in every dtype
+    {"elementwise", "index", "gather", "reduce", "contract", "scan", "scatter", "collective"}
+    | {"f32", "f64", "bf16", "i32", "i64", "u8", "bool"}
+)
 
 
 @dataclass(frozen=True)
@@ -128,3 +132,10 @@ class Target:
     def lower(self, kernel: Kernel) -> KernelSource:
         """The source of one kernel."""
         return self.lowering(kernel, self)
+
+
+def lower_for_vectors(kernel: Kernel, target: Target) -> KernelSource:
+    """A processor's lowering: a kernel in the Numba dialect, for the target's vector width."""
+    from alphac.backends import kernels
+
+    return kernels.lower(kernel, target)

@@ -10,9 +10,10 @@ import pytest
 from native import Loaded, run
 
 from alphac.backends.cache import Cache
-from alphac.backends.compile import assembly, compile_object, undefined_symbols
+from alphac.backends.compile import assembly, compile_object
 from alphac.backends.emit import lower_programs
 from alphac.backends.kernels import TYPES
+from alphac.backends.objects import undefined_symbols
 from alphac.backends.registry import host_target, target, targets
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.team import support
