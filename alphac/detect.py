@@ -1,7 +1,7 @@
 """`alphac fleet detect`: this machine as a fleet file. What could not be asked is said, never guessed in silence.
 
-NVIDIA's GPUs are asked for through NVML, if nvidia-ml-py is installed; AMD's are listed by Linux; an Apple processor's is
-known to be there.
+NVIDIA's GPUs are asked for through NVML, if nvidia-ml-py is installed; AMD's are listed by Linux; an Apple processor's
+is known to be there.
 """
 
 from __future__ import annotations
