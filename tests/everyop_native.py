@@ -46,8 +46,7 @@ class Batch:
 
     def symbols(self, name: str) -> list[str]:
         """The kernels of a function: digests of what they compute."""
-        segments = (s for s in self.code.records[self.programs[name].name]["steps"] if s["kind"] == "segment")
-        return [kernel["symbol"] for segment in segments for kernel in segment["kernels"]]
+        return self.code.symbols[self.programs[name].name]
 
     def run(
         self, name: str, given: Sequence[Array], shards: int = 1, shares: Sequence[int] = (1,), threads: int = 1
