@@ -71,6 +71,7 @@ class KernelSource:
 
 Lowering = Callable[["Kernel", "Target"], KernelSource]
 Entry = Callable[[KernelSource], str]
+Link = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,8 @@ class Target:
     text          whether that loads assembly rather than an object
     entry         LLVM IR of what a kernel's source calls beside LLVM's own functions, and of its exported function,
                   which calls `NAME_thread`, the function that the source became; None: that is exported itself
+    private       the address space that LLVM keeps a thread's own memory in
+    linker        finds what makes an object loadable, where LLVM's own is not; raises ToolMissing
     """
 
     name: str
@@ -118,6 +121,8 @@ class Target:
     device: str = "cpu"
     text: bool = False
     entry: Entry | None = field(default=None, compare=False, repr=False)
+    private: int = 0
+    linker: Callable[[], Link] | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_gpu(self) -> bool:
