@@ -16,7 +16,7 @@ from alphac.runtime.devices.cuda import CudaDriver
 from alphac.runtime.devices.gpu import Driver, Launch
 
 if TYPE_CHECKING:
-    from native import Role
+    from native_roles import Role
 
 Actions = list[dict[str, Any]]
 

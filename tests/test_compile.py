@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native import Loaded, run
+from native import run
+from native_roles import Loaded
 
 from alphac.backends.cache import Cache
 from alphac.backends.compile import assembly, compile_object
