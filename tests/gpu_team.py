@@ -16,7 +16,7 @@ from alphac.backends.emit import Code
 from alphac.runtime.devices.gpu import Driver, Launch
 
 if TYPE_CHECKING:
-    from native import Role
+    from native_roles import Role
 
 Actions = list[dict[str, Any]]
 
