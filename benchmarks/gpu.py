@@ -2,7 +2,8 @@
 
     python benchmarks/gpu.py [--steps N]
 
-Needs an NVIDIA GPU and the extra `cuda`, or an AMD GPU, ROCm and `lld-19`. Writes records/gpu-DATE.json: which GPU, which driver, seconds, TFLOP/s.
+Needs an NVIDIA GPU and the extra `cuda`, or an AMD GPU, ROCm and `lld-19`.
+Writes records/gpu-DATE.json: which GPU, which driver, seconds, TFLOP/s.
 """
 
 from __future__ import annotations

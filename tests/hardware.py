@@ -10,7 +10,6 @@ from alphac.runtime.devices.cuda import CudaDriver
 from alphac.runtime.devices.rocm import RocmDriver
 from alphac.runtime.errors import KernelFailed
 
-
 DRIVERS: dict[str, type[CudaDriver] | type[RocmDriver]] = {"cuda": CudaDriver, "rocm": RocmDriver}
 
 
