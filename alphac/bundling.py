@@ -53,7 +53,6 @@ class Draft:
     targets: tuple[str, ...]
     protocol: Protocol
     code: Mapping[Kind, Code]
-    records: Mapping[str, dict[str, Any]]  # of programs, for the manifest
     plan: str = ""
 
     @property
@@ -86,6 +85,7 @@ def write(draft: Draft, directory: Path, sources: Path) -> Bundle:
     names = {name: f"data/{name}{path.suffix}" for name, path in paths.items()}
     files |= {names[name]: path for name, path in paths.items()}
     classes, roles, solo = _classes(draft)
+    record = next(iter(draft.code.values())).records
     manifest = format.Manifest(
         system=module.system,
         identity=system_identity(draft.elaborated, {name: file_digest(path) for name, path in paths.items()}),
@@ -97,7 +97,7 @@ def write(draft: Draft, directory: Path, sources: Path) -> Bundle:
         data={name: _data(data, names[name]) for name, data in module.data.items()},
         training=_training(module),
         evaluations=tuple(format.EvaluationRecord(e.name, e.data, e.split) for e in module.evaluations.values()),
-        programs={name: record_from(format.ProgramRecord, draft.records[name]) for name in draft.programs},
+        programs={name: record_from(format.ProgramRecord, record[name]) for name in draft.programs},
         classes=tuple(classes),
         roles=tuple(roles),
         strands=tuple(format.StrandRecord(tuple(sorted(s.targets)), s.regions) for s in draft.strands)
@@ -154,6 +154,7 @@ def _class(draft: Draft, owned: tuple[int, ...], name: str) -> format.ClassRecor
         arena=max([base, *(plan.arena for plan in plans.values())]),
         scratch=max([code.scratch, *(plan.scratch for plan in plans.values())]),
         plans={n: format.ProgramPlan(plan.offsets) for n, plan in plans.items()},
+        symbols={n: tuple(code.symbols[n]) for n in draft.programs},
         features=code.target.needs,
         device=code.target.device,
         others=owned[1:],

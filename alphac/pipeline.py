@@ -21,7 +21,7 @@ from alphac.frontend.elaborate import elaborate
 from alphac.frontend.parse import parse, read_source
 from alphac.frontend.tree_text import tree_text
 from alphac.ir.core import Module
-from alphac.ir.errors import NotDifferentiableError
+from alphac.ir.errors import NotDifferentiableError, ToolMissing
 from alphac.ir.fleet import assumed
 from alphac.ir.passes.admit import Admission, Strand, admit
 from alphac.ir.passes.differentiate import Differentiate
@@ -258,6 +258,8 @@ def compile_file(
                 return known.write(directory)
         draft = made if isinstance(made, Draft) else _drafted(path, plan, overrides)
         bundle = write(draft, directory, path.parent)
+    except ToolMissing as error:
+        raise fail("E214", error.message, None, error.help) from error
     except OSError as error:
         reason = error.strerror or error
         help = "give another directory with -o"
@@ -277,27 +279,19 @@ def _drafted(path: Path, plan: Plan, overrides: Mapping[str, str]) -> Draft:
     shares = shares_of(module, plan)
     made = protocol(programs, shard_count(module), tuple(zip(*shares, strict=True)))
     names = plan.target_names(module)
-    code, records = _lowered(programs, kinds(shares, names, strands), len(strands))
+    code = _lowered(programs, kinds(shares, names, strands), len(strands))
     report = explanation(module.system, plan.found).as_json() if plan.found is not None else ""
-    return Draft(elaborated, module, programs, shares, strands, names, made, code, records, report)
+    return Draft(elaborated, module, programs, shares, strands, names, made, code, report)
 
 
-def _lowered(
-    programs: Mapping[str, Program], wanted: Sequence[Kind], strands: int
-) -> tuple[dict[Kind, Code], dict[str, dict[str, Any]]]:
-    """Code by kind, and what the manifest says about the programs."""
-    from alphac.backends import emit  # with Numba, which a bundle compiled before does without
+def _lowered(programs: Mapping[str, Program], wanted: Sequence[Kind], strands: int) -> dict[Kind, Code]:
+    """Code by kind."""
+    from alphac.backends.emit import lower_programs  # with Numba, which a bundle compiled before does without
 
-    code = {
-        (name, owned): emit.lower_programs(
-            programs.values(), target(name), strands=owned if len(owned) < strands else None
-        )
+    return {
+        (name, owned): lower_programs(programs.values(), target(name), strands=owned if len(owned) < strands else None)
         for name, owned in sorted(set(wanted), key=lambda kind: (kind[0], sorted(kind[1])))
     }
-    # Kernels' symbols are for replay, which runs on processors.
-    processors_last = sorted(code.values(), key=lambda each: not each.target.is_gpu)
-    lowered = {kernel: source for each in processors_last for kernel, source in each.lowered.items()}
-    return code, emit.records(programs.values(), lowered)
 
 
 def explain(path: Path, *, plan: Plan, overrides: Mapping[str, str]) -> Explanation:
@@ -336,5 +330,5 @@ def emit(path: Path, stage: str, *, plan: Plan, overrides: Mapping[str, str]) ->
     if stage == "protocol":
         made = protocol(programs, shard_count(module), tuple(zip(*shares, strict=True)))
         return json.dumps(made.as_dict(), indent=1) + "\n"
-    code, _ = _lowered(programs, kinds(shares, plan.target_names(module), strands), len(strands))
+    code = _lowered(programs, kinds(shares, plan.target_names(module), strands), len(strands))
     return "\n".join(kernels_text(c) for c in code.values())

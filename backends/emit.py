@@ -31,7 +31,8 @@ PARTIAL = {"div", "floordiv", "mod", "pow", "sqrt", "rsqrt", "log", "log1p", "ex
 
 @dataclass
 class Code:
-    """Programs lowered to a target: `records` by program, sources by symbol, the text of all segments (for a GPU, their
+    """Programs lowered to a target: `records` by program, which are the same for all targets; the `symbols` of their
+    kernels, by program, in the order of the segments; sources by symbol; the text of all segments (for a GPU, their
     `launches` instead), and the bytes of scratch that one thread needs."""
 
     target: Target
@@ -40,7 +41,7 @@ class Code:
     segments: str
     scratch: int
     launches: dict[str, list[Action]] = field(default_factory=dict[str, list[Action]])
-    lowered: dict[Kernel, KernelSource] = field(default_factory=dict[Kernel, KernelSource])
+    symbols: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def object(self, store: Cache | None = None, processes: int | None = None) -> bytes:
         """The object with every kernel and segment."""
@@ -56,7 +57,7 @@ def lower_programs(
     code = Code(target, {}, {}, "", 0)
     texts: list[str] = []
     for program in programs:
-        sources = code.lowered
+        sources: dict[Kernel, KernelSource] = {}
         tiles = {launch.kernel: step for step in _tiles(program.steps) for launch in step.steps}
         for kernel in _owned(program.steps, strands):
             source = target.lower(kernel)
@@ -67,6 +68,7 @@ def lower_programs(
             code.scratch = max(code.scratch, source.scratch)
         emitted = _Emission(program, sources)
         code.records[program.name] = emitted.record()
+        code.symbols[program.name] = emitted.symbols
         for name, (whole, outer) in emitted.segments.items():
             steps = _without(whole, strands)
             if target.is_gpu:
@@ -77,11 +79,6 @@ def lower_programs(
         texts += [declaration(s.name, len(s.parameters), s.loops + s.integers) for s in code.sources.values()]
         code.segments = "\n".join([support(target), *texts])
     return code
-
-
-def records(programs: Iterable[Program], sources: Mapping[Kernel, KernelSource]) -> dict[str, Record]:
-    """What the manifest says about some programs; `sources`: of kernels that a replay may call."""
-    return {program.name: _Emission(program, sources).record() for program in programs}
 
 
 def _without(steps: Sequence[Step], strands: Collection[int] | None) -> tuple[Step, ...]:
@@ -107,6 +104,7 @@ class _Emission:
         default_factory=dict[str, tuple[tuple[Step, ...], tuple[Value, ...]]]
     )
     loops: dict[Value, int] = field(default_factory=dict[Value, int])  # numbers of loops by their indices
+    symbols: list[str] = field(default_factory=list[str])  # of the kernels of its segments
 
     def __post_init__(self) -> None:
         self.number = {id(b): i for i, b in enumerate(self.program.buffers)}
@@ -173,14 +171,14 @@ class _Emission:
             "strand": strand,
             "symbol": self._function(steps, outer),
             "guards": [[self.number[id(b)] for b in guard.buffers] for guard in _guards(steps)],
-            "kernels": [self._kernel(k, loops) for k, loops in _kernels(steps, ()) if k in self.sources],
+            "kernels": [self._kernel(k, loops) for k, loops in _kernels(steps, ())],
         }
 
     def _kernel(self, kernel: Kernel, loops: tuple[Repeat | Tiles, ...]) -> Record:
         op, span = _blamed(kernel)
         stored = {id(view.buffer) for _, view in kernel.stores}
+        self.symbols.append(self.sources[kernel].name if kernel in self.sources else "")
         return {
-            "symbol": self.sources[kernel].name,
             "buffers": [self.number[id(b)] for b in kernel.buffers()],
             "stores": len(stored),
             "op": op,

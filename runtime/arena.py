@@ -117,8 +117,10 @@ def _aligned(size: int) -> int:
 
 
 def _map(size: int) -> mmap.mmap:
+    """Zeros. The mapping is private: one that could be shared has huge pages only where the host gives shared memory
+    such."""
     try:
-        memory = mmap.mmap(-1, max(size, mmap.PAGESIZE))
+        memory = mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError, ValueError, MemoryError):
         raise OutOfMemory(
             f"this host cannot give {size:,} bytes", help="use more roles, so that each owns fewer shards"

@@ -64,9 +64,9 @@ class LoopRecord:
 
 @dataclass(frozen=True)
 class KernelRecord:
-    """One kernel of a segment, for replay: `loops` are the enclosing loops inside the segment, outermost first."""
+    """One kernel of a segment, for replay: `loops` are the enclosing loops inside the segment, outermost first. Its
+    symbol depends on the target: `ClassRecord.symbols`."""
 
-    symbol: str
     buffers: tuple[int, ...]
     stores: int  # the first so many buffers are written
     op: str
@@ -118,8 +118,10 @@ class ProgramPlan:
 class ClassRecord:
     """Roles that own the same number of shards on the same target: one memory plan, one object.
 
-    `features`: the processor's features, in LLVM's names, without which the object must not be loaded. `others`: shards
-    owned of the strands behind the first."""
+    `symbols`: of every program its kernels' in the object, in the order of its segments; empty for kernels of strands
+    that these roles own no shards of.
+    `features`: the processor's features, in LLVM's names, without which the object must not be loaded.
+    `others`: shards owned of the strands behind the first."""
 
     shards: int
     target: str
@@ -127,6 +129,7 @@ class ClassRecord:
     arena: int  # bytes
     scratch: int  # bytes per thread
     plans: dict[str, ProgramPlan]
+    symbols: dict[str, tuple[str, ...]]
     features: tuple[str, ...] = ()
     device: str = "cpu"  # the module of `runtime/devices` that loads the object
     others: tuple[int, ...] = ()

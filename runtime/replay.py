@@ -21,6 +21,8 @@ from alphac.runtime.devices import Remote
 from alphac.runtime.executor import Exchange, Exchanged, Executor, Program, Segment, Step, around
 from alphac.runtime.records import KernelRecord, LoopRecord, StepRecord
 
+Numbered = tuple[int, KernelRecord]  # a kernel, and its place in its segment
+
 
 @dataclass(frozen=True)
 class Culprit:
@@ -59,9 +61,9 @@ class Replay:
         """Whether the stopped segment was reached."""
         for step in steps:
             if isinstance(step, Segment):
-                kernels = self._mine(step.record)
-                self._there.enter(step, kernels)
+                self._there.enter(step)
                 self._strand = step.record.strand
+                kernels = [pair for pair in enumerate(step.record.kernels) if step.symbols[pair[0]]]
                 self._kernels(kernels, 0, [])
                 if step is self._stopped:
                     return True
@@ -79,23 +81,12 @@ class Replay:
                         return True
         return False
 
-    def _mine(self, segment: StepRecord) -> tuple[KernelRecord, ...]:
-        """The kernels of a segment that this role runs: all, if it owns shards of the segment's strand."""
-        buffers = self._program.record.buffers
-        owns = bool(self._executor.ranges[segment.strand][1])
-
-        def works_on_shards(kernel: KernelRecord) -> bool:
-            stores = kernel.buffers[: kernel.stores]
-            return any(buffers[b].grows for b in kernel.buffers) or any(buffers[b].role == "nodes" for b in stores)
-
-        return tuple(k for k in segment.kernels if owns or not works_on_shards(k))
-
-    def _kernels(self, kernels: Sequence[KernelRecord], depth: int, inner: list[int]) -> None:
-        for loop, members in groupby(kernels, lambda k: k.loops[depth] if len(k.loops) > depth else None):
+    def _kernels(self, kernels: Sequence[Numbered], depth: int, inner: list[int]) -> None:
+        for loop, members in groupby(kernels, lambda k: k[1].loops[depth] if len(k[1].loops) > depth else None):
             body = list(members)
             if loop is None:
-                for kernel in body:
-                    self._launch(kernel, inner)
+                for number, kernel in body:
+                    self._launch(number, kernel, inner)
             else:
                 for index in self._turns(loop):
                     self._kernels(body, depth + 1, [*inner, index])
@@ -106,7 +97,7 @@ class Replay:
         first, stop = (loop.rows * n for n in (first, first + shards))
         return iter(range(first, stop)) if loop.rows else _indices(loop)
 
-    def _launch(self, kernel: KernelRecord, inner: list[int]) -> None:
+    def _launch(self, number: int, kernel: KernelRecord, inner: list[int]) -> None:
         """Run one kernel and look at what it stored; kernels that write a state come after the guard and are left
         out."""
         if self._found is not None or self._foreign:
@@ -119,7 +110,7 @@ class Replay:
             if b not in self._written:
                 self._there.clear(b)  # what lies there is another value's, which nobody needs any more
                 self._written.add(b)
-        self._there.call(kernel, [*self._indices, *inner], self._strand)
+        self._there.call(number, kernel, [*self._indices, *inner], self._strand)
         for b in stored:
             self._there.fetch(b)
             what = _not_finite(self._program.views[b], buffers[b].dtype)
@@ -137,9 +128,11 @@ class _Host:
     def __init__(self, executor: Executor, program: Program) -> None:
         self._executor, self._program = executor, program
         self._functions: dict[str, int] = {}
+        self._symbols: tuple[str, ...] = ()
 
-    def enter(self, segment: Segment, kernels: Sequence[KernelRecord]) -> None:
+    def enter(self, segment: Segment) -> None:
         """The kernels that follow are this segment's."""
+        self._symbols = segment.symbols
 
     def exchange(self, exchange: Exchange, step: Exchanged) -> None:
         exchange(step)
@@ -151,16 +144,16 @@ class _Host:
     def fetch(self, buffer: int) -> None:
         """Have a buffer's numbers in its view."""
 
-    def call(self, kernel: KernelRecord, indices: Sequence[int], strand: int) -> None:
-        """Run a kernel of a strand's segment on one thread. `indices`: of all loops around it."""
-        program, arena = self._program, self._executor.arena
-        if kernel.symbol not in self._functions:
-            self._functions[kernel.symbol] = self._executor.library.address(kernel.symbol)
+    def call(self, number: int, kernel: KernelRecord, indices: Sequence[int], strand: int) -> None:
+        """Run the kernel of that number of a strand's segment on one thread. `indices`: of all loops around it."""
+        program, arena, symbol = self._program, self._executor.arena, self._symbols[number]
+        if symbol not in self._functions:
+            self._functions[symbol] = self._executor.library.address(symbol)
         pointers = [int(program.tables[strand][16 + b]) for b in kernel.buffers]
         first, shards = arena.ranges[strand]
         integers = [*indices, shards, first, arena.address(merges_of(strand)), arena.address("scratch"), 0, 1]
         kinds = [ctypes.c_void_p] * len(pointers) + [ctypes.c_int64] * len(integers)
-        ctypes.CFUNCTYPE(None, *kinds)(self._functions[kernel.symbol])(*pointers, *integers)
+        ctypes.CFUNCTYPE(None, *kinds)(self._functions[symbol])(*pointers, *integers)
 
 
 class _Remote:
@@ -169,10 +162,12 @@ class _Remote:
     def __init__(self, remote: Remote, program: Program) -> None:
         self._remote, self._program = remote, program
         self._segment = ""
-        self._kernels: Sequence[KernelRecord] = ()
+        self._numbers: dict[int, int] = {}
 
-    def enter(self, segment: Segment, kernels: Sequence[KernelRecord]) -> None:
-        self._segment, self._kernels = segment.record.symbol, kernels
+    def enter(self, segment: Segment) -> None:
+        """The device counts the kernels that are there."""
+        there = [number for number, symbol in enumerate(segment.symbols) if symbol]
+        self._segment, self._numbers = segment.record.symbol, {number: k for k, number in enumerate(there)}
 
     def exchange(self, exchange: Exchange, step: Exchanged) -> None:
         around(self._remote, self._program.record, exchange)(step)
@@ -184,8 +179,8 @@ class _Remote:
     def fetch(self, buffer: int) -> None:
         self._remote.read(self._program.record, buffer)
 
-    def call(self, kernel: KernelRecord, indices: Sequence[int], strand: int) -> None:
-        self._remote.launch(self._segment, self._kernels.index(kernel), indices)
+    def call(self, number: int, kernel: KernelRecord, indices: Sequence[int], strand: int) -> None:
+        self._remote.launch(self._segment, self._numbers[number], indices)
 
 
 def _on_device(executor: Executor, program: Program) -> _Remote | None:
