@@ -1,9 +1,10 @@
 """Strands: the parts of a function that meet in combined values only, so that each may be owned by other roles.
 
 A *component* is what is connected along the grain's axis: ops that hand on values of examples, or partials of shards,
-to each other. Columns, and what is *light*, made of them without a contraction, connect nothing: whoever needs it makes
-it anew. Between components pass values that everybody has: states, and what a `combine` put together. Those that the
-same targets can run are one strand, whose shards these targets own.
+to each other. Columns, and what is made of them and of what everybody has, are *free*: they connect nothing, each strand
+that needs them makes them for itself. What a region that asks for something hands on is not. Between components pass
+values that everybody has: states, and what a `combine` put together. Those that the same targets can run are one
+strand, whose shards these targets own.
 
 before: %h = contract(%image, %w)             %d = sub(%image, %c)                         batch:128/32 everywhere
 after:  the same                              %d of batch:128/32/1, from a column of its own of batch:128/32/1
@@ -27,12 +28,12 @@ class Component:
     """Ops of a function's block that are connected along the grain's axis."""
 
     ops: list[Op] = field(default_factory=list[Op])
-    light: dict[Op, None] = field(default_factory=dict[Op, None])
+    free: dict[Op, None] = field(default_factory=dict[Op, None])
 
     @property
     def needs(self) -> dict[Need, None]:
         """What a target must have that runs it."""
-        return dict.fromkeys(need for op in (*self.ops, *self.light) for need in needs_of(op))
+        return dict.fromkeys(need for op in (*self.ops, *self.free) for need in needs_of(op))
 
 
 def needs_of(op: Op) -> Iterator[Need]:
@@ -56,7 +57,7 @@ def walk_all(op: Op) -> Iterator[Op]:
 
 def components(function: Function) -> tuple[list[Component], list[Op]]:
     """The components of a function, and the ops of its block that every role runs."""
-    light = _light(function)
+    free = _free(function)
     leader: dict[Op, Op] = {}
 
     def find(op: Op) -> Op:
@@ -67,14 +68,14 @@ def components(function: Function) -> tuple[list[Component], list[Op]]:
 
     shared: list[Op] = []
     for op in function.block.ops:
-        if op.results and op.results[0] in light:
+        if op.results and op.results[0] in free:
             continue
         if not _is_cut(op):
             shared.append(op)
             continue
         leader[op] = op
         for value in _read(op):
-            if value.type.cut is not None and value not in light and value.op is not None:
+            if value.type.cut is not None and value not in free and value.op is not None:
                 leader[find(value.op)] = find(op)
     found: dict[Op, Component] = {}
     for op in leader:
@@ -82,9 +83,9 @@ def components(function: Function) -> tuple[list[Component], list[Op]]:
     for component in found.values():
         todo = list(component.ops)
         while todo:
-            made = [v.op for v in _read(todo.pop()) if v in light and v.op is not None]
-            fresh = [op for op in made if op not in component.light]
-            component.light.update(dict.fromkeys(fresh))
+            made = [v.op for v in _read(todo.pop()) if v in free and v.op is not None]
+            fresh = [op for op in made if op not in component.free]
+            component.free.update(dict.fromkeys(fresh))
             todo += fresh
     return list(found.values()), shared
 
@@ -94,14 +95,13 @@ def _read(op: Op) -> tuple[Value, ...]:
     return (*op.operands, *(v for block in op.blocks for v in captures(block)))
 
 
-def _light(function: Function) -> set[Value]:
-    """Values along the grain's axis that are made of columns and of what everybody has, without a contraction."""
+def _free(function: Function) -> set[Value]:
+    """Values along the grain's axis that are made of columns and of what everybody has."""
     found = {v for v in function.block.arguments if v.type.cut is not None}
     for op in function.block.ops:
         if op.blocks or len(op.results) != 1 or op.result.type.cut is None:
             continue
-        cheap = definition(op).shape in ("elementwise", "index", "reduce", "special")
-        if cheap and all(v in found for v in op.operands if v.type.cut is not None):
+        if op.name != "require" and all(v in found for v in op.operands if v.type.cut is not None):
             found.add(op.result)
     return found
 
@@ -118,7 +118,7 @@ def spun(function: Function, strands: Mapping[Op, int]) -> Function:
 class _Spinner:
     def __init__(self, function: Function, strands: Mapping[Op, int]) -> None:
         self.function, self.strands = function, strands
-        self.light = _light(function)
+        self.free = _free(function)
         self.block = Block()
         self.map: ValueMap = {}
         self.copies: dict[tuple[Value, int], Value] = {}
@@ -132,11 +132,11 @@ class _Spinner:
                 self.map[value] = self._argument(value, 0)
         single = not any(self.strands.values())  # nothing has to move
         for op in source.ops:
-            if not op.results or op.results[0] not in self.light:
+            if not op.results or op.results[0] not in self.free:
                 self._op(op, self.strands.get(op, 0))
             elif single:
                 self._copy(op.results[0], 0)
-        results = [self._copy(v, 0) if v in self.light else self.map[v] for v in source.results]
+        results = [self._copy(v, 0) if v in self.free else self.map[v] for v in source.results]
         arguments: list[Value] = []
         ports: list[Port] = []
         for value, made in self.arguments.items():
@@ -148,12 +148,12 @@ class _Spinner:
 
     def _op(self, op: Op, strand: int) -> None:
         for value in _read(op):
-            if value in self.light:
+            if value in self.free:
                 self.map[value] = self._copy(value, strand)
         self._clone(op, strand, self.block)
 
     def _copy(self, value: Value, strand: int) -> Value:
-        """A light value, made for a strand."""
+        """A free value, made for a strand."""
         if (value, strand) not in self.copies:
             if value.op is None:
                 self.copies[value, strand] = self._argument(value, strand)
