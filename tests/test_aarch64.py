@@ -13,6 +13,7 @@ from alphac.backends.compile import assembly
 from alphac.backends.emit import Code, lower_programs
 from alphac.backends.objects import machine, undefined_symbols
 from alphac.backends.registry import target
+from alphac.backends.team import support
 from alphac.backends.translate import translate
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -81,3 +82,16 @@ def test_equal_kernels_of_two_systems_are_two_in_the_cache(tmp_path: Path) -> No
     store = Cache(tmp_path / "cache")
     for name in (*FORMATS, *FORMATS):
         assert machine(lowered(source, name).object(store))[0] == FORMATS[name]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_written_before_a_meeting_is_seen_behind_it(name: str) -> None:
+    """Threads look at each other's words with loads that acquire, and change them with stores that release."""
+    made = target(name)
+    found = functions(assembly([], support(made), made))
+    looks, acquired, released = r"\bldr\b.*\[x0\]", r"\blda(?:r|pu?r)\b", r"\bstlr\b"
+    assert re.search(acquired, found["alphac_wait"]) and not re.search(looks, found["alphac_wait"])
+    assert len(re.findall(acquired, found["team_worker"])) == 2  # is there work, or an end?
+    assert re.search(r"\b(?:ldaddal|stlxr)\b", found["team_worker"])  # done
+    for function in ("alphac_barrier", "team_run", "alphac_burst"):
+        assert len(re.findall(released, found[function])) == 1, function
