@@ -5,20 +5,27 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from simulated import Simulator
 
 from alphac.backends.emit import Code
+from alphac.backends.target import Target
 from alphac.runtime.devices.cuda import CudaDriver
 from alphac.runtime.devices.gpu import Driver, Launch
+from alphac.runtime.devices.opencl import OpenClDriver
 
 if TYPE_CHECKING:
     from native import Role
 
 Actions = list[dict[str, Any]]
+DRIVERS: dict[str, Callable[[bytes, Target], Driver]] = {
+    "simulated": lambda kernels, there: Simulator(kernels),
+    "cuda": lambda kernels, there: CudaDriver(kernels, there.name, there.needs),
+    "opencl": lambda kernels, there: OpenClDriver(kernels, there.name, there.needs),
+}
 
 
 def launches_in(actions: Iterable[Actions]) -> Iterator[dict[str, Any]]:
@@ -33,8 +40,7 @@ class GpuTeam:
 
     def __init__(self, code: Code, data: bytes) -> None:
         kernels, there = data.split(b"\n", 1)[1], code.target
-        simulated = there.device == "simulated"
-        self.driver: Driver = Simulator(kernels) if simulated else CudaDriver(kernels, there.name, there.needs)
+        self.driver: Driver = DRIVERS[there.device](kernels, there)
         self.launches = code.launches
         self._places: dict[int, int] = {}
 

@@ -56,6 +56,10 @@ class Driver(Protocol):
         """What starts these kernels, one after the other, as often as it is called."""
         ...
 
+    def describe(self) -> dict[str, str | int]:
+        """Which device this is, for records."""
+        ...
+
     def close(self) -> None:
         """Give everything back."""
         ...
@@ -119,6 +123,9 @@ class GpuDevice:
     def cpu_seconds(self) -> list[float]:
         """Of worker threads: there are none."""
         return []
+
+    def describe(self) -> dict[str, str | int]:
+        return self.driver.describe()
 
     def close(self) -> None:
         self.driver.close()
