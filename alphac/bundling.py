@@ -67,8 +67,7 @@ def write(draft: Draft, directory: Path, sources: Path) -> Bundle:
     names = {name: f"data/{name}{path.suffix}" for name, path in paths.items()}
     files |= {names[name]: path for name, path in paths.items()}
     classes, roles, solo = _classes(draft)
-    # Kernels' symbols are for replay, which runs on processors.
-    record = min(draft.code.values(), key=lambda code: code.target.is_gpu).records
+    record = next(iter(draft.code.values())).records
     manifest = format.Manifest(
         system=module.system,
         identity=system_identity(draft.elaborated, {name: file_digest(path) for name, path in paths.items()}),
@@ -130,6 +129,7 @@ def _class(draft: Draft, shards: int, target: Target) -> format.ClassRecord:
         arena=max([base, *(plan.arena for plan in plans.values())]),
         scratch=max([kernels, *(plan.scratch for plan in plans.values())]),
         plans={name: format.ProgramPlan(plan.offsets) for name, plan in plans.items()},
+        symbols={name: tuple(draft.code[target.name].symbols[name]) for name in draft.programs},
         features=target.needs,
         device=target.device,
     )

@@ -7,12 +7,11 @@ Apple processor's GPU is known to be there.
 from __future__ import annotations
 
 import importlib
-import os
 import platform
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from alphac import processor
 from alphac.backends.registry import host_target, targets
 from alphac.fleet import shown_size
 
@@ -53,11 +52,11 @@ def detect() -> Machine:
         devices.append(Device("gpu", "Apple GPU", 0, _known("metal")))
     return Machine(
         name=platform.node().partition(".")[0] or "here",
-        processor=_processor(unknown),
-        cores=_cores(),
-        memory=_memory(unknown),
-        caches=_caches(unknown),
-        features=_features(),
+        processor=processor.name(unknown),
+        cores=processor.cores(),
+        memory=processor.memory(unknown),
+        caches=processor.caches(unknown),
+        features=processor.features(),
         target=host_target().name,
         devices=tuple(devices),
         unified=apple,
@@ -108,63 +107,6 @@ def _quoted(text: str) -> str:
 
 def _known(name: str) -> str:
     return name if name in targets() else ""
-
-
-# ---------------------------------------------------------------------- the processor
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1
-
-
-def _processor(unknown: list[str]) -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    name = platform.processor() or platform.machine()
-    unknown.append("the processor's model: /proc/cpuinfo does not say it")
-    return name
-
-
-def _memory(unknown: list[str]) -> int:
-    """Bytes that processes here may have: the machine's, or less if a control group says so."""
-    try:
-        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        unknown.append("memory: this system does not tell its pages")
-        return 0
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-        return min(size, int(limit)) if limit.isdigit() else size
-    except OSError:
-        return size
-
-
-def _caches(unknown: list[str]) -> tuple[tuple[str, int], ...]:
-    found: list[tuple[str, int]] = []
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            kind, level, size = ((index / n).read_text(encoding="ascii").strip() for n in ("type", "level", "size"))
-        except OSError:
-            continue
-        if kind != "Instruction" and size.endswith("K") and size[:-1].isdigit():
-            found.append((f"L{level}", int(size[:-1]) << 10))
-    if not found:
-        unknown.append("caches: /sys/devices/system/cpu does not list them")
-    return tuple(found)
-
-
-def _features() -> tuple[str, ...]:
-    """Of the instruction sets that targets need, those that are here."""
-    import llvmlite.binding as llvm
-
-    here = {name for name, present in llvm.get_host_cpu_features().items() if present}
-    wanted = {feature for target in targets().values() for feature in target.needs}
-    return tuple(sorted(wanted & here))
 
 
 # ---------------------------------------------------------------------- accelerators

@@ -21,7 +21,7 @@ from alphac.frontend.elaborate import elaborate
 from alphac.frontend.parse import parse, read_source
 from alphac.frontend.tree_text import tree_text
 from alphac.ir.core import Module
-from alphac.ir.errors import NotDifferentiableError
+from alphac.ir.errors import NotDifferentiableError, ToolMissing
 from alphac.ir.passes.admit import Refusal, admit
 from alphac.ir.passes.differentiate import Differentiate
 from alphac.ir.passes.expand import Expand
@@ -211,6 +211,8 @@ def compile_file(
                 return known.write(directory)
         draft = made if isinstance(made, Draft) else _drafted(path, plan, overrides)
         bundle = write(draft, directory, path.parent)
+    except ToolMissing as error:
+        raise fail("E214", error.message, None, error.help) from error
     except OSError as error:
         reason = error.strerror or error
         help = "give another directory with -o"

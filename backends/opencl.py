@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from alphac.backends.target import KernelSource, Target
-from alphac.backends.x86_64 import CAPABILITIES
+from alphac.backends.target import CAPABILITIES, KernelSource, Target
 from alphac.ir.schedule import Kernel
 
 SHARED = 32 << 10  # bytes that every full profile gives a block

@@ -13,6 +13,10 @@ from alphac.ir.schedule import Kernel
 from alphac.ir.typesys import DType
 
 MATRIX_BF16 = "matrix(bf16)"  # the capability: products of bf16 pairs, added up in f32
+CAPABILITIES = frozenset(  # of a target that takes every op in every dtype
+    {"elementwise", "index", "gather", "reduce", "contract", "scan", "scatter", "collective"}
+    | {"f32", "f64", "bf16", "i32", "i64", "u8", "bool"}
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class KernelSource:
 
 Lowering = Callable[["Kernel", "Target"], KernelSource]
 Entry = Callable[[KernelSource], str]
+Link = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,8 @@ class Target:
     printer       writes all kernels as text that the device's own compiler takes, in place of LLVM; None: LLVM does it
     entry         LLVM IR of what a kernel's source calls beside LLVM's own functions, and of its exported function,
                   which calls `NAME_thread`, the function that the source became; None: that is exported itself
+    private       the address space that LLVM keeps a thread's own memory in
+    linker        finds what makes an object loadable, where LLVM's own is not; raises ToolMissing
     """
 
     name: str
@@ -116,6 +123,8 @@ class Target:
     text: bool = False
     entry: Entry | None = field(default=None, compare=False, repr=False)
     printer: Callable[[Iterable[KernelSource]], str] | None = field(default=None, compare=False, repr=False)
+    private: int = 0
+    linker: Callable[[], Link] | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_gpu(self) -> bool:
@@ -125,3 +134,10 @@ class Target:
     def lower(self, kernel: Kernel) -> KernelSource:
         """The source of one kernel."""
         return self.lowering(kernel, self)
+
+
+def lower_for_vectors(kernel: Kernel, target: Target) -> KernelSource:
+    """A processor's lowering: a kernel in the Numba dialect, for the target's vector width."""
+    from alphac.backends import kernels
+
+    return kernels.lower(kernel, target)

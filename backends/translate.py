@@ -49,6 +49,12 @@ def translate(source: KernelSource) -> str:
     return re.sub(rf'^(!\d+) = !{{ !"{ROLLED}" }}$', rf"\1 = distinct !{{ \1, {UNROLLING} }}", text, flags=re.MULTILINE)
 
 
+def _meets(statement: ast.For) -> bool:
+    """Whether a GPU's threads meet within a loop. What they do between two barriers is much already, and unrolled it
+    would want too many registers."""
+    return any(isinstance(node, ast.Name) and node.id == "barrier" for node in ast.walk(statement))
+
+
 class _Context:
     """What intrinsics ask of Numba's target context."""
 
@@ -171,7 +177,7 @@ class _Translation(Reader):
         following = b.add(index, step, flags=("nsw",))
         index.add_incoming(following, b.block)
         latch = b.cbranch(b.icmp_signed("<", following, stop), inside, after)
-        if self._is_vector_loop(statement, start, stop):
+        if self._is_vector_loop(statement, start, stop) or _meets(statement):
             latch.set_metadata("llvm.loop", b.module.add_metadata([ROLLED]))
         b.position_at_end(after)
 

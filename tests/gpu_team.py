@@ -18,7 +18,7 @@ from alphac.runtime.devices.gpu import Driver, Launch
 from alphac.runtime.devices.opencl import OpenClDriver
 
 if TYPE_CHECKING:
-    from native import Role
+    from native_roles import Role
 
 Actions = list[dict[str, Any]]
 DRIVERS: dict[str, Callable[[bytes, Target], Driver]] = {

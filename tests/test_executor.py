@@ -211,16 +211,17 @@ def test_replay_runs_loops_as_the_segment_does(executor: Run) -> None:
     role = executor()
     replay = Replay(role, "region.loops", None, None)  # type: ignore[arg-type]
     calls: list[tuple[str, list[int]]] = []
-    replay._launch = lambda kernel, inner: calls.append((kernel.symbol, inner))  # type: ignore[method-assign]
+    replay._launch = lambda number, kernel, inner: calls.append((kernel.op, inner))  # type: ignore[method-assign]
     outer, inner, other = LoopRecord(0, 2), LoopRecord(1, 2, True), LoopRecord(2, 2)
     names = {"a": (), "b": (outer,), "c": (outer, inner), "d": (outer, inner), "e": (outer,), "f": (other,)}
-    replay._kernels([KernelRecord(n, (), 0, n, "", loops) for n, loops in names.items()], 0, [])
+    kernels = [KernelRecord((), 0, name, "", loops) for name, loops in names.items()]
+    replay._kernels(list(enumerate(kernels)), 0, [])
     assert " ".join(name + "".join(map(str, inner)) for name, inner in calls) == (
         "a b0 c01 d01 c00 d00 e0 b1 c11 d11 c10 d10 e1 f0 f1"
     )
     calls.clear()
     role.arena.first, role.arena.shards = 3, 2
-    replay._kernels([KernelRecord("g", (), 0, "g", "", (LoopRecord(3, 20, rows=2), inner))], 0, [])
+    replay._kernels([(0, KernelRecord((), 0, "g", "", (LoopRecord(3, 20, rows=2), inner)))], 0, [])
     assert " ".join("".join(map(str, inner)) for _, inner in calls) == "61 60 71 70 81 80 91 90"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +14,8 @@ import pytest
 from running import call
 from test_fleet import DESK, write
 
-from alphac import calibrate, calibration, detect
+from alphac import calibrate, calibration, detect, processor
+from alphac.backends import registry, x86_64
 from alphac.diagnostics import Diagnostics
 from alphac.fleet import read_fleet
 from alphac.ir.fleet import Link, Rates
@@ -90,6 +93,55 @@ def test_a_unified_machine_declares_its_memory_once(tmp_path: Path) -> None:
     )
     fleet = read_fleet(write(tmp_path, detect.fleet_text(machine)))
     assert fleet.hosts[0].unified and {e.domain for e in fleet.endpoints} == {fleet.hosts[0].name}
+
+
+APPLE = {
+    "machdep.cpu.brand_string": "Apple M1",
+    "hw.perflevel0.physicalcpu": "4",
+    "hw.memsize": "17179869184",
+    "hw.perflevel0.l1dcachesize": "131072",
+    "hw.perflevel0.l2cachesize": "12582912",
+}
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """`elsewhere(system, machine)`: be on such a machine, as far as Python is asked."""
+    cached = (registry.targets_here, registry.host_target, x86_64.host_features)
+
+    def go(system: str, machine: str) -> None:
+        monkeypatch.setattr(platform, "system", lambda: system)
+        monkeypatch.setattr(platform, "machine", lambda: machine)
+        for function in cached:
+            function.cache_clear()
+
+    yield go
+    for function in cached:
+        function.cache_clear()
+
+
+def test_an_apple_processor_is_asked_through_sysctl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Callable[[str, str], None]
+) -> None:
+    elsewhere("Darwin", "arm64")
+    monkeypatch.setattr(processor, "_sysctl", lambda key: APPLE.get(key, ""))
+    machine = detect.detect()
+    assert (machine.processor, machine.cores, machine.memory) == ("Apple M1", 4, 16 << 30)
+    assert machine.caches == (("L1", 128 << 10), ("L2", 12 << 20))
+    assert (machine.target, machine.unified) == ("aarch64-macos", True)
+    fleet = read_fleet(write(tmp_path, detect.fleet_text(machine)))
+    assert (fleet.endpoints[0].target, fleet.endpoints[0].threads) == ("aarch64-macos", 4)
+
+
+def test_a_linux_aarch64_is_known_by_its_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Callable[[str, str], None]
+) -> None:
+    elsewhere("Linux", "aarch64")
+    monkeypatch.setattr(processor, "ROOT", tmp_path)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cpuinfo").write_text("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n")
+    machine = detect.detect()
+    assert (machine.processor, machine.target) == ("aarch64, implementer 0x41, part 0xd0c", "aarch64")
 
 
 def test_a_fleet_is_shown(tmp_path: Path) -> None:

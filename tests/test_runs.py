@@ -11,6 +11,7 @@ import signal
 import socket
 import stat
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +31,11 @@ from running import (
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from alphac.runtime.bundle import read_bundle
+from alphac.backends.registry import target
+from alphac.pipeline import Plan, compile_file
+from alphac.runtime.bundle import ClassRecord, read_bundle
 from alphac.runtime.checkpoint import find_checkpoint, load_states
+from alphac.runtime.errors import NonFiniteLoss
 from alphac.runtime.inference import predictions
 from alphac.runtime.launch.local import run_local
 
@@ -276,6 +280,24 @@ def test_a_loss_that_is_no_number_stops_the_run_with_its_cause(roles: int, bundl
     np.testing.assert_allclose(load_states(last.path / "states.safetensors", manifest)["w"], expected, rtol=1e-5)
     answer = call("eval", path, "--parameters", tmp_path / "run")
     assert (answer.code, answer.out.split()[0]) == (0, "height")
+
+
+@pytest.mark.parametrize("targets", [("x86-64-v3", "x86-64-v3-128"), ("x86-64-v3-128", "x86-64-v3")], ids=str)
+def test_each_role_replays_its_own_code(targets: tuple[str, str], tmp_path: Path) -> None:
+    """Kernels of two targets have different symbols; the one that made the bad number is found in either's code."""
+    for name in targets:
+        if not target(name).runs_here():
+            pytest.skip(f"this processor does not run {name}")
+    x = np.full(64, 2, np.float32)
+    x[13] = -1  # in the first batch, in the second role's half
+    source = running.write_line(tmp_path / "ruin", RUIN, x=x)
+    path = compile_file(source, out=tmp_path / "b", plan=Plan((Fraction(1),) * 2, targets)).path
+    classes = read_bundle(path).manifest.classes
+    mine, other, *_ = (c.symbols["step"] for c in classes if isinstance(c, ClassRecord))
+    assert len(mine) == len(other) and mine != other
+    result = run_local(path, out=tmp_path / "run")
+    assert isinstance(result.fault, NonFiniteLoss)
+    assert (result.fault.role, result.fault.step, result.fault.op) == (1, 0, "log")
 
 
 def test_the_role_that_holds_the_bad_example_is_named(bundle: Bundle, tmp_path: Path) -> None:
