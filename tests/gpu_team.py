@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from hardware import DRIVERS
 from simulated import Simulator
 
 from alphac.backends.emit import Code
-from alphac.backends.target import Target
-from alphac.runtime.devices.cuda import CudaDriver
 from alphac.runtime.devices.gpu import Driver, Launch
 from alphac.runtime.devices.opencl import OpenClDriver
 
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
     from native_roles import Role
 
 Actions = list[dict[str, Any]]
-DRIVERS: dict[str, Callable[[bytes, Target], Driver]] = {
-    "simulated": lambda kernels, there: Simulator(kernels),
-    "cuda": lambda kernels, there: CudaDriver(kernels, there.name, there.needs),
-    "opencl": lambda kernels, there: OpenClDriver(kernels, there.name, there.needs),
-}
 
 
 def launches_in(actions: Iterable[Actions]) -> Iterator[dict[str, Any]]:
@@ -40,7 +34,8 @@ class GpuTeam:
 
     def __init__(self, code: Code, data: bytes) -> None:
         kernels, there = data.split(b"\n", 1)[1], code.target
-        self.driver: Driver = DRIVERS[there.device](kernels, there)
+        make = {**DRIVERS, "opencl": OpenClDriver}.get(there.device)
+        self.driver: Driver = make(kernels, there.name, there.needs) if make is not None else Simulator(kernels)
         self.launches = code.launches
         self._places: dict[int, int] = {}
 

@@ -141,7 +141,14 @@ class OpenClDriver:
 
     def launch(self, launch: Launch) -> None:
         """Start a kernel."""
-        self._start(self._kernels[launch.function], launch)
+        kernel = self._kernels[launch.function]
+        for tiles, arguments in launch.parts():
+            kernel.set_args(self._buffer, *map(np.int64, arguments))
+            grid = (launch.blocks * launch.threads, tiles)
+            try:
+                self._cl.enqueue_nd_range_kernel(self._queue, kernel, grid, (launch.threads, 1))
+            except self._cl.Error as error:
+                raise KernelFailed(f"the OpenCL device does not run `{launch.function}`: {error}") from None
 
     def record(self, launches: Sequence[Launch]) -> Callable[[], None]:
         """OpenCL keeps no graphs: kernels with their arguments, started one after the other."""
@@ -151,14 +158,6 @@ class OpenClDriver:
                 self.launch(launch)
 
         return run
-
-    def _start(self, kernel: Any, launch: Launch) -> None:
-        kernel.set_args(self._buffer, *map(np.int64, launch.arguments))
-        grid = (launch.blocks * launch.threads, launch.tiles)
-        try:
-            self._cl.enqueue_nd_range_kernel(self._queue, kernel, grid, (launch.threads, 1))
-        except self._cl.Error as error:
-            raise KernelFailed(f"the OpenCL device does not run `{launch.function}`: {error}") from None
 
     def close(self) -> None:
         """Give memory and code back. May be called twice."""
