@@ -1,7 +1,7 @@
 """`alphac fleet detect`: this machine as a fleet file. What could not be asked is said, never guessed in silence.
 
-GPUs are asked for through their vendors' libraries, if these are installed: NVML (nvidia-ml-py), AMD SMI (amdsmi); an
-Apple processor's GPU is known to be there.
+NVIDIA's GPUs are asked for through NVML, if nvidia-ml-py is installed; AMD's are listed by Linux; an Apple processor's
+is known to be there.
 """
 
 from __future__ import annotations
@@ -9,11 +9,15 @@ from __future__ import annotations
 import importlib
 import platform
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from alphac import processor
 from alphac.backends.registry import host_target, targets
 from alphac.fleet import shown_size
+
+KFD = Path("/sys/class/kfd/kfd/topology/nodes")  # where amdgpu, the kernel's driver, lists what computes
+VIDEO_MEMORY = (1, 2)  # kinds of memory banks: the host sees all of it, or a part
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Machine:
 def detect() -> Machine:
     """This machine, as far as it lets itself be asked."""
     unknown: list[str] = []
-    devices = [*_nvidia(unknown), *_amd(unknown)]
+    devices = [*_nvidia(unknown), *_amd()]
     apple = platform.system() == "Darwin" and platform.machine() == "arm64"
     if apple:
         devices.append(Device("gpu", "Apple GPU", 0, _known("metal")))
@@ -110,20 +114,14 @@ def _known(name: str) -> str:
 
 
 # ---------------------------------------------------------------------- accelerators
-def _library(name: str, package: str, what: str, unknown: list[str]) -> Any:
-    """A vendor's library, or None; that it is not there is said."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        unknown.append(f"{what}: install {package} to have them found")
-    except Exception as error:
-        unknown.append(f"{what}: {name} does not load here ({error})")
-    return None
-
-
 def _nvidia(unknown: list[str]) -> list[Device]:
-    nvml = _library("pynvml", "nvidia-ml-py", "NVIDIA GPUs", unknown)
-    if nvml is None:
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+    except ImportError:
+        unknown.append("NVIDIA GPUs: install nvidia-ml-py to have them found")
+        return []
+    except Exception as error:
+        unknown.append(f"NVIDIA GPUs: pynvml does not load here ({error})")
         return []
     try:
         nvml.nvmlInit()
@@ -158,28 +156,30 @@ def _nvidia_target(capability: int) -> str:
     return known[max(able)] if able else ""
 
 
-def _amd(unknown: list[str]) -> list[Device]:
-    smi = _library("amdsmi", "amdsmi", "AMD GPUs", unknown)
-    if smi is None:
-        return []
+def _amd() -> list[Device]:
+    """GPUs that the kernel's driver lists for computing: no library is needed."""
+    found: list[Device] = []
+    for node in sorted(KFD.glob("*"), key=lambda p: int(p.name) if p.name.isdigit() else 0):
+        said = _properties(node / "properties")
+        version = said.get("gfx_target_version", 0)
+        if not said.get("simd_count") or not version:
+            continue  # a processor
+        banks = [_properties(bank) for bank in node.glob("mem_banks/*/properties")]
+        memory = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in VIDEO_MEMORY)
+        name = f"gfx{version // 10_000}{version // 100 % 100:x}{version % 100:x}"
+        unique = said.get("unique_id", 0)
+        identity = f"GPU-{unique:016x}" if unique else ""
+        found.append(Device(f"amd{len(found)}", f"AMD {name}", memory, _known(f"rocm-{name}"), identity))
+    return found
+
+
+def _properties(path: Path) -> dict[str, int]:
+    """Lines of a name and a number. Of a node that only others may read, none."""
     try:
-        smi.amdsmi_init()
-    except Exception as error:
-        unknown.append(f"AMD GPUs: no driver answers ({error})")
-        return []
-    try:
-        found: list[Device] = []
-        for number, handle in enumerate(smi.amdsmi_get_processor_handles()):
-            asic = smi.amdsmi_get_gpu_asic_info(handle)
-            memory = int(smi.amdsmi_get_gpu_vram_info(handle)["vram_size"]) << 20
-            name = str(asic.get("target_graphics_version", ""))
-            found.append(Device(f"amd{number}", str(asic["market_name"]), memory, _known(f"rocm-{name}")))
-        return found
-    except Exception as error:
-        unknown.append(f"AMD GPUs: {error}")
-        return []
-    finally:
-        smi.amdsmi_shut_down()
+        pairs = [line.split() for line in path.read_text(encoding="ascii").splitlines()]
+    except OSError:
+        return {}
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
 def _text(value: str | bytes) -> str:

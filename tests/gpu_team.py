@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from hardware import DRIVERS
 from simulated import Simulator
 
 from alphac.backends.emit import Code
-from alphac.runtime.devices.cuda import CudaDriver
 from alphac.runtime.devices.gpu import Driver, Launch
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class GpuTeam:
 
     def __init__(self, code: Code, data: bytes) -> None:
         kernels, there = data.split(b"\n", 1)[1], code.target
-        simulated = there.device == "simulated"
-        self.driver: Driver = Simulator(kernels) if simulated else CudaDriver(kernels, there.name, there.needs)
+        make = DRIVERS.get(there.device)
+        self.driver: Driver = make(kernels, there.name, there.needs) if make is not None else Simulator(kernels)
         self.launches = code.launches
         self._places: dict[int, int] = {}
 
