@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from alphac.ir.passes.admit import EXACT
 from alphac.ir.schedule import Kernel
 from alphac.ir.typesys import DType
 
 MATRIX_BF16 = "matrix(bf16)"  # the capability: products of bf16 pairs, added up in f32
-CAPABILITIES = frozenset(  # of a target that takes every op in every dtype
-    {"elementwise", "index", "gather", "reduce", "contract", "scan", "scatter", "collective"}
+CAPABILITIES = frozenset(  # of a target that takes every op in every dtype, and computes it exactly
+    {EXACT, "elementwise", "index", "gather", "reduce", "contract", "scan", "scatter", "collective"}
     | {"f32", "f64", "bf16", "i32", "i64", "u8", "bool"}
 )
 
