@@ -8,19 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from alphac.backends.target import CAPABILITIES, KernelSource, Target
+from alphac.backends.target import CAPABILITIES, KernelSource, Target, lower_for_a_grid
 from alphac.ir.passes.admit import EXACT
-from alphac.ir.schedule import Kernel
 
 SHARED = 32 << 10  # bytes that every Apple GPU gives a block
 LACKS = {EXACT, "f64", "bf16"}  # bf16 of long integers is rounded through f64
-
-
-def lower(kernel: Kernel, target: Target) -> KernelSource:
-    """A kernel in the Numba dialect, for one thread of a grid."""
-    from alphac.backends.gpu.lower import lower as lower_
-
-    return lower_(kernel, target)
 
 
 def text(sources: Iterable[KernelSource]) -> str:
@@ -34,15 +26,8 @@ def text(sources: Iterable[KernelSource]) -> str:
 TARGETS = (
     Target(
         name="metal",
-        triple="",
-        cpu="",
-        features="",
-        lanes=1,
-        registers=0,
         capabilities=(CAPABILITIES - LACKS) | {f"scratch({SHARED})"},
-        pause=("", ()),
-        lowering=lower,
-        runs_here=lambda: False,
+        lowering=lower_for_a_grid,
         device="metal",
         printer=text,
     ),

@@ -80,14 +80,14 @@ class Target:
     """One instruction set.
 
     name          as in fleet files and bundles
+    capabilities  what regions may need: ops' needs and dtypes by name
+    lowering      kernel → source
+    runs_here     whether this machine executes it, as a host that compiles for itself
     triple, cpu, features   what LLVM compiles for
     lanes         f32 elements in the vector register that code should use (16: AVX-512, 8: AVX2, 4: SSE or NEON);
                   explicit vector code must not use wider ones
     registers     how many vector registers there are
-    capabilities  what regions may need: ops' needs and dtypes by name
     pause         (intrinsic, i32 arguments) that relaxes the core in a spin loop
-    lowering      kernel → source
-    runs_here     whether this machine executes it
     needs         the processor's features, in LLVM's names, without which an object must not be loaded
     preference    among targets that run here, the highest is chosen
     tile          rows and vectors of contractions' register tiles; None: as the shape suggests
@@ -105,15 +105,15 @@ class Target:
     """
 
     name: str
-    triple: str
-    cpu: str
-    features: str
-    lanes: int
-    registers: int
     capabilities: frozenset[str]
-    pause: tuple[str, tuple[int, ...]]
     lowering: Lowering = field(compare=False, repr=False)
-    runs_here: Callable[[], bool] = field(compare=False, repr=False)
+    runs_here: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
+    triple: str = ""
+    cpu: str = ""
+    features: str = ""
+    lanes: int = 1
+    registers: int = 0
+    pause: tuple[str, tuple[int, ...]] = ("", ())
     needs: tuple[str, ...] = ()
     preference: int = 0
     attributes: tuple[tuple[str, str], ...] = ()
@@ -142,3 +142,10 @@ def lower_for_vectors(kernel: Kernel, target: Target) -> KernelSource:
     from alphac.backends import kernels
 
     return kernels.lower(kernel, target)
+
+
+def lower_for_a_grid(kernel: Kernel, target: Target) -> KernelSource:
+    """A GPU's lowering: a kernel in the Numba dialect, for one thread of a grid."""
+    from alphac.backends.gpu import lower
+
+    return lower.lower(kernel, target)
