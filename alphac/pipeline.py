@@ -23,7 +23,7 @@ from alphac.frontend.tree_text import tree_text
 from alphac.ir.core import Module
 from alphac.ir.errors import NotDifferentiableError, ToolMissing
 from alphac.ir.fleet import assumed
-from alphac.ir.passes.admit import Admission, Strand, admit
+from alphac.ir.passes.admit import EXACT, Admission, Refusal, Strand, admit
 from alphac.ir.passes.differentiate import Differentiate
 from alphac.ir.passes.expand import Expand
 from alphac.ir.passes.pad_windows import PadWindows
@@ -148,8 +148,7 @@ def admitted(module: Module, plan: Plan) -> tuple[Module, tuple[Strand, ...], Pl
         by_target: dict[str, list[str]] = {name: [] for name in names}
         for name, endpoint in zip(names, plan.names, strict=False):
             by_target[name].append(endpoint)
-        help = "give the fleet endpoints with this capability, or ask for less"
-        raise Diagnostics([Diagnostic("E204", r.text(by_target), r.span, help=help) for r in found.refusals])
+        raise Diagnostics([Diagnostic("E204", r.text(by_target), r.span, help=_instead(r)) for r in found.refusals])
     verify(found.module, differentiated=True)
     return found.module, found.strands, plan
 
@@ -224,6 +223,12 @@ def shares_of(module: Module, plan: Plan) -> tuple[tuple[Share, ...], ...]:
         return tuple((share,) for share in place(shard_count(module), plan.shares))
     except PlacementError as error:
         raise fail("E201", str(error), None, "declare a larger grain or use fewer roles") from error
+
+
+def _instead(refusal: Refusal) -> str:
+    if refusal.missing == EXACT and refusal.what.startswith("region "):
+        return f"write `numeric fast(tolerance = …)` at the region, or leave {' and '.join(refusal.targets)} out"
+    return "give the fleet endpoints with this capability, or ask for less"
 
 
 def check(path: Path, *, overrides: Mapping[str, str]) -> str:

@@ -20,13 +20,10 @@ EXAMPLES = {
 
 
 def contract_of(system: System, node: tree.Region) -> RegionContract:
-    """A region's contract; those that say more than the default are kept in `system.regions`."""
-    if node.name in system.regions:
-        return system.regions[node.name]
-    contract = _contract(system, node)
-    if contract != RegionContract():
-        system.regions[node.name] = contract
-    return contract
+    """A region's contract, kept in `system.regions`."""
+    if node.name not in system.regions:
+        system.regions[node.name] = _contract(system, node)
+    return system.regions[node.name]
 
 
 def _contract(system: System, node: tree.Region) -> RegionContract:
@@ -47,7 +44,7 @@ def _contract(system: System, node: tree.Region) -> RegionContract:
         if (mode == "fast") != (tolerance > 0):
             help = "write `numeric fast(tolerance = 1e-2)`" if mode == "fast" else "exact has no tolerance"
             raise fail("E140", f"`numeric {mode}` and its tolerance do not fit", node.numeric.span, help)
-    span = node.requires[0].span if node.requires else None
+    span = node.requires[0].span if node.requires else node.span
     return RegionContract(mode, tolerance, tuple(_requirement(context, system, r) for r in node.requires), span)
 
 

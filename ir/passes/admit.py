@@ -8,7 +8,8 @@ before: region `project` requires matrix(bf16), a `transition` does not; roles o
 after:  Strand({x86-64-v4, gpu}), Strand({gpu}, ("project",)); or, if nothing could be done without it,
         Refusal("region `project`", "matrix(bf16)", ("x86-64-v4",))
 
-A need is a word that a target must have among its capabilities, but for `scratch(BYTES)`: it must have as much.
+A need is a word that a target must have among its capabilities, but for `scratch(BYTES)`: it must have as much. What is
+not `numeric fast` needs `numeric exact`: of a system's regions each by itself, of one without regions its functions.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from alphac.ir.passes.strands import Need, components, needs_of, spun, walk_all
 from alphac.ir.span import Span
 
 SCRATCH = "scratch("
+EXACT = "numeric exact"  # the capability: every operation rounded as docs/numerics.md says, subnormal numbers kept
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,9 @@ class _Admitting:
             (f"region `{name}`", need): {} for name, contract in module.regions.items() for need in contract.requires
         }
         self.found = {name: components(function) for name, function in module.functions.items()}
+        exact = [f"region `{name}`" for name, contract in module.regions.items() if contract.numeric != "fast"]
+        for what in exact if module.regions else (f"function `{name}`" for name in module.functions):
+            self._refuse(what, [(what, EXACT)], capabilities)
 
     def run(self) -> Admission:
         asked = self._examined()
