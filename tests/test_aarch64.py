@@ -15,6 +15,9 @@ from alphac.backends.objects import machine, undefined_symbols
 from alphac.backends.registry import target
 from alphac.backends.team import support
 from alphac.backends.translate import translate
+from alphac.runtime.bundle import read_bundle
+from alphac.runtime.errors import KernelFailed
+from alphac.runtime.executor import Executor
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FORMATS = {"aarch64": "ELF", "aarch64-macos": "Mach-O"}
@@ -47,6 +50,34 @@ def test_objects_are_for_the_machine_and_stand_alone(example: str, name: str) ->
     fused = {k for k in code.sources if FUSED.search(found[k])}
     assert fused, "sums of products are fma's"
     assert not [k for k in fused if "llvm.fma" not in translate(code.sources[k])]
+
+
+FLEET = """
+[[endpoint]]
+name = "desk"
+target = "x86-64-v3"
+
+[[endpoint]]
+name = "board"
+target = "aarch64"
+
+[[endpoint]]
+name = "mac"
+target = "aarch64-macos"
+speed = 2
+"""
+
+
+def test_every_endpoint_has_its_own_code(tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    source = EXAMPLES / "digits_mlp" / "digits_mlp.alpha"
+    plan = pipeline.Plan.of(fleet=tmp_path / "fleet.toml")
+    bundle = read_bundle(pipeline.compile_file(source, out=tmp_path / "b", plan=plan).path)
+    found = [machine(bundle.read(bundle.class_of(role.role_class).object)) for role in bundle.all_roles()]
+    assert found == [("ELF", "x86-64"), ("ELF", "aarch64"), ("Mach-O", "aarch64")]
+    assert [role.shards for role in bundle.all_roles()] == [8, 8, 16]
+    with pytest.raises(KernelFailed, match=r"objects/aarch64.*\.o is "):
+        Executor(bundle, bundle.class_of(bundle.role(2).role_class), 16, 1)
 
 
 PRODUCT = """system product
