@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from everyop_cases import Case
+from everyop_table import CASES
+from test_vector_widths import VECTORIZED
 
 from alphac import pipeline
 from alphac.backends.cache import Cache
@@ -15,6 +18,7 @@ from alphac.backends.objects import machine, undefined_symbols
 from alphac.backends.registry import target
 from alphac.backends.team import support
 from alphac.backends.translate import translate
+from alphac.ir.passes.project import schedule
 from alphac.runtime.bundle import read_bundle
 from alphac.runtime.errors import KernelFailed
 from alphac.runtime.executor import Executor
@@ -105,6 +109,18 @@ def test_the_tile_of_a_product_stays_in_registers(name: str, tmp_path: Path) -> 
         loaded = sum(2 if load == "ldp" else 1 for load in re.findall(r"\b(ld[pru]\w*)\b", loop))
         assert loaded <= 8 + 3
         assert "[sp" not in loop
+
+
+LANES = {"f32": "4s", "f64": "2d", "u8": "16b"}  # of a whole register
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if str(c) in VECTORIZED], ids=str)
+@pytest.mark.parametrize("name", FORMATS)
+def test_arithmetic_is_done_in_whole_registers(name: str, case: Case) -> None:
+    code = lower_programs([schedule(case.function)], target(name))
+    text = assembly(code.sources.values(), "", code.target)
+    assert re.search(rf"\b(?:f?add|f?mul|fmla)(?:\tv\d+)?\.{LANES[case.dtype.name]}\b", text)
+    assert not re.search(r"\bz\d+\.[bhsd]\b", text), "these registers not every processor has"
 
 
 def test_equal_kernels_of_two_systems_are_two_in_the_cache(tmp_path: Path) -> None:
