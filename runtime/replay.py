@@ -19,7 +19,7 @@ from alphac.runtime.arena import Array, merges_of
 from alphac.runtime.combine import widen
 from alphac.runtime.devices import Remote
 from alphac.runtime.executor import Exchange, Exchanged, Executor, Program, Segment, Step, around
-from alphac.runtime.records import KernelRecord, LoopRecord, StepRecord
+from alphac.runtime.records import KernelRecord, LoopRecord
 
 Numbered = tuple[int, KernelRecord]  # a kernel, and its place in its segment
 
