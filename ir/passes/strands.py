@@ -1,9 +1,9 @@
 """Strands: the parts of a function that meet in combined values only, so that each may be owned by other roles.
 
 A *component* is what is connected along the grain's axis: ops that hand on values of examples, or partials of shards,
-to each other. Columns, and what is made of them and of what everybody has, are *free*: they connect nothing, each strand
-that needs them makes them for itself. What a region that asks for something hands on is not. Between components pass
-values that everybody has: states, and what a `combine` put together. Those that the same targets can run are one
+to each other. Columns, and what is made of them and of what everybody has, are *free*: they connect nothing, each
+strand that needs them makes them for itself. What a region that asks for something hands on is not. Between components
+pass values that everybody has: states, and what a `combine` put together. Those that the same targets can run are one
 strand, whose shards these targets own.
 
 before: %h = contract(%image, %w)             %d = sub(%image, %c)                         batch:128/32 everywhere
