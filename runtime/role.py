@@ -153,6 +153,7 @@ class Role:
             "first": me.first,
             "shards": me.shards,
             "target": bundle.class_of(me.role_class).target,
+            "device": executor.remote.describe() if executor.remote is not None else {},
             "steps_run": machine.counters.steps,
             "shards_computed": machine.counters.shards,
             "examples": machine.counters.examples,
