@@ -146,6 +146,7 @@ class Role:
     def _record(self, machine: Machine, me: RoleRecord) -> dict[str, Any]:
         """What this role says of itself in the run's record."""
         from alphac.runtime.checkpoint import states_digest
+        from alphac.runtime.emulation import emulator
 
         bundle, executor = machine.bundle, machine.executor
         return {
@@ -163,7 +164,7 @@ class Role:
             "states_sha256": states_digest(bundle.manifest, executor.states),
             "host": platform.node(),
             "machine": platform.machine(),
-            "emulated": self.options.emulated,
+            "emulated": self.options.emulated or emulator(),
             "pid": os.getpid(),
         }
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tiny
 
+from alphac.runtime import emulation
 from alphac.runtime.arena import Arena
 from alphac.runtime.bundle import Bundle, ClassRecord, KernelRecord, LoopRecord, read_bundle
 from alphac.runtime.collectives import Alone
@@ -192,6 +193,28 @@ def test_foreign_code_is_refused_on_an_apple(code: bytes, reason: str, monkeypat
         return
     with pytest.raises(KernelFailed, match=reason):
         refuse_foreign(code, "x.o")
+
+
+@pytest.mark.parametrize(
+    ("machine", "said", "found"),
+    [
+        ("aarch64", "vendor_id : AuthenticAMD", "unknown, on x86_64"),
+        ("aarch64", "CPU implementer : 0x41", ""),
+        ("x86_64", "CPU implementer : 0x41", "unknown, on aarch64"),
+        ("x86_64", "vendor_id : GenuineIntel", ""),
+        ("x86_64", "", ""),
+        ("riscv64", "vendor_id : GenuineIntel", ""),
+    ],
+)
+def test_an_emulator_shows(
+    machine: str, said: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hands on what Linux says of the processor that is there."""
+    monkeypatch.setattr(emulation, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    (tmp_path / "cpuinfo").write_text(said)
+    assert emulation.emulator() == found
 
 
 def test_a_processor_without_the_features_is_refused() -> None:
