@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from alphac.backends.contraction import Contraction
 
 ALONE = 1 << 15  # terms in all; fewer are left to thread 0
+RUN = 16  # tiles of rows, of which each thread has at least so many if rows are divided among them
 Pack = Callable[[tuple[Affine, Affine]], None]
 
 
@@ -53,8 +54,9 @@ class Walk:
         low, high = self.frame.owned_range(c.batch)
         tiles = variable(self.source, (c.rows.count + (plan.tile.rows - 1)) // plan.tile.rows)
         groups = variable(self.source, (c.columns.count + (plan.width - 1)) // plan.width)
+        begin, tiles, by_rows = self._own_rows(tiles)
         each = self._product(tiles, groups)
-        self._share(self._product(each, variable(self.source, high - low)))
+        self._share(self._product(each, variable(self.source, high - low)), by_rows)
         at = source.name("n")
         source.line(f"{at} = lo")
         if c.kept:
@@ -65,7 +67,7 @@ class Walk:
             batch, rest = ("0", at) if high - low == number(1) else self._divide(at, each)
             first, height, rest = self._rows_of_block(rest, tiles, groups)
             index = named(c.batch, low + self._symbol(batch, size(c.batch)))
-            row = c.rows.low + first * plan.tile.rows
+            row = c.rows.low + (begin + first) * plan.tile.rows
             if plan.strip:
                 count = self._in_strip(index, row, at, rest, height, groups)
             else:
@@ -77,18 +79,32 @@ class Walk:
         self.source.line(f"{name} = -1")
         return name
 
-    def _share(self, total: Affine) -> None:
-        """[lo, hi): what this thread does of `total`."""
-        c, source, text = self.contraction, self.source, self.source.index(total)
-        work = size(c.batch) * size(c.rows.axes) * size(c.columns.axes) * c.terms
-        self.frame.alone = work <= ALONE
+    def _own_rows(self, tiles: Affine) -> tuple[Affine, Affine, str]:
+        """The first of this thread's tiles of rows, their number, and the condition under which no other has them: if
+        there are more rows than columns, so that what all threads read is the lesser operand, and each has a run of
+        them. What a thread made of its examples it then reads again."""
+        source, (rows, columns) = self.source, (size(s.axes) for s in (self.contraction.rows, self.contraction.columns))
+        self.frame.alone = size(self.contraction.batch) * rows * columns * self.contraction.terms <= ALONE
+        if self.frame.alone or self.frame.kernel.alone or rows < columns:
+            return number(0), tiles, ""
+        text, level = source.index(tiles), source.level
+        by_rows = source.define(f"{text} >= {RUN} * threads", level, "n")
+        begin = source.define(f"select({by_rows}, div({text} * thread, threads), 0)", level, "n")
+        end = source.define(f"select({by_rows}, div({text} * (thread + 1), threads), {text})", level, "n")
+        count = source.define(f"{end} - {begin}", level, "n")
+        return symbol(begin, level, 0, MANY), symbol(count, level, 0, MANY), by_rows
+
+    def _share(self, total: Affine, by_rows: str) -> None:
+        """[lo, hi): what this thread does of `total`, all of it if it has rows of its own."""
+        source, text = self.source, self.source.index(total)
         if self.frame.alone:
             source.line("lo = 0")
             source.line(f"hi = {text} if thread == 0 else 0")
-        else:
-            text = text if text.isalnum() else f"({text})"
-            source.line(f"lo = div({text} * thread, threads)")
-            source.line(f"hi = div({text} * (thread + 1), threads)")
+            return
+        product = text if text.isalnum() else f"({text})"
+        for name, thread, own in (("lo", "thread", "0"), ("hi", "(thread + 1)", text)):
+            part = f"div({product} * {thread}, threads)"
+            source.line(f"{name} = {f'select({by_rows}, {own}, {part})' if by_rows else part}")
 
     def _rows_of_block(self, rest: str, tiles: Affine, groups: Affine) -> tuple[Affine, Affine, str]:
         """First tile and number of tiles of the block of rows that has number `rest` of a product's tiles, and its

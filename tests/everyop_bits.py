@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from everyop_native import Batch, part
+from everyop_runs import Runs, part
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -22,12 +22,12 @@ def same_bits(found: Array, expected: Array) -> bool:
 
 def shares_of(shards: int) -> tuple[tuple[int, ...], ...]:
     """How shards are owned: by one role, and unequally by several."""
-    several = {1: (1,), 3: (1, 2), 32: (3, 3, 26)}[shards]
+    several = {1: (1,), 3: (1, 2), 8: (1, 2, 5), 32: (3, 3, 26)}[shards]
     return ((shards,), several) if shards > 1 else (several,)
 
 
 def check_bits(
-    batch: Batch,
+    runs: Runs,
     name: str,
     inputs: Sequence[Array],
     expected: Sequence[Array],
@@ -37,7 +37,7 @@ def check_bits(
     """The same bits whoever owns the shards, and with any number of threads."""
     for count in threads:
         for shares in shares_of(shards):
-            for i, held in enumerate(batch.run(name, inputs, shards, shares, count)):
+            for i, held in enumerate(runs.run(name, inputs, shards, shares, count)):
                 for role, found in held:
                     where = f"{name}, result {i}, shares {shares}, role at {role.first}, {count} threads"
                     assert same_bits(found, part(role, i, expected[i])), where

@@ -199,7 +199,7 @@ def test_every_stage_can_be_looked_at(here: Path, stage: str) -> None:
     if stage in ("ir", "adjoint", "simplified"):
         assert print_module(parse_module(out)) == out
     elif stage == "protocol":
-        assert [s["shards"] for s in json.loads(out)["shares"]] == [4, 4]
+        assert [[s["shards"] for s in strand] for strand in json.loads(out)["shares"]] == [[4, 4]]
     elif stage == "kernels":
         compile(out, "kernels", "exec", dont_inherit=True)  # it is Python
 
@@ -311,6 +311,9 @@ USAGE: list[tuple[str, ...]] = [
     ("run", "line.bundle", "--steps", "1.5"),
     ("run", "line.bundle", "--threads", "0"),
     ("run", "line.bundle", "--threads", "257"),
+    ("run", "line.bundle", "--emulate", "aarch64"),
+    ("run", "line.bundle", "--emulate", "aarch64='"),
+    ("run", "line.bundle", "--emulate", "aarch64=a", "--emulate", "aarch64=b"),
     ("role", "line.bundle"),
     ("role", "line.bundle", "--role", "-1"),
     ("role", "line.bundle", "--role", "0", "--join", "nowhere"),

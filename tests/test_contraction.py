@@ -12,6 +12,7 @@ from scheduling import Draft, inputs
 
 from alphac.backends.emit import lower_programs
 from alphac.backends.registry import host_target
+from alphac.backends.target import Target
 from alphac.backends.tiling import shapes
 from alphac.ir.core import Function
 from alphac.ir.interpret import interpret
@@ -48,10 +49,10 @@ def drawn(source: random.Random) -> Function:
     "tile", [pytest.param(s, marks=() if s in QUICK else pytest.mark.slow, id=f"{s[0]}x{s[1]}") for s in SHAPES]
 )
 def test_every_register_tile_gives_the_same_bits(tile: tuple[int, int]):
-    check(drawn(random.Random(str(tile))), tile)
+    agrees(drawn(random.Random(str(tile))), replace(host_target(), tile=tile), threads=2)
 
 
-def tall(layout: str, tiles: int, inlined: bool) -> Function:
+def strips(layout: str, tiles: int, inlined: bool) -> Function:
     """Contractions with far more rows than terms, so that strips of columns are multiplied, some packed and some in
     place: alone, and under a combine."""
     draft = Draft()
@@ -79,14 +80,31 @@ def tall(layout: str, tiles: int, inlined: bool) -> Function:
 def test_strips_of_columns(monkeypatch: pytest.MonkeyPatch, layout: str, inlined: bool, bytes_: int):
     monkeypatch.setattr("alphac.backends.tiling.STRIP_BYTES", bytes_)
     for threads in (1, 3):
-        check(tall(layout, 2, inlined), (6, 1), threads)
+        agrees(strips(layout, 2, inlined), replace(host_target(), tile=(6, 1)), threads)
 
 
-def check(function: Function, tile: tuple[int, int], threads: int = 2) -> None:
-    """Every role's part of every result is the oracle's."""
+def tall(terms: int) -> Function:
+    """More rows than columns, which threads divide among them: in rows of examples, and under a combine."""
+    draft = Draft()
+    m, n, k = Dim("m", 320 * SHARDS, SHARDS), Dim("n", 20), Dim("k", terms)
+    x = draft.argument("column", "x", TensorType(F32, (m, k)))
+    w = draft.argument("state", "w", TensorType(F32, (k, n)))
+    draft.result("output", "y", draft.b("contract", x, w, dims=(m, n)))
+    rows, grain = Dim("r", 700), Dim("k", 7 * SHARDS, SHARDS)
+    x, y = (draft.argument("column", c, TensorType(F32, (grain, d))) for c, d in (("u", rows), ("v", n)))
+    draft.result("output", "g", draft.b.combine(draft.b("contract", x, y, dims=(rows, n))))
+    return draft.function()
+
+
+@pytest.mark.parametrize("terms", [70, pytest.param(4100, marks=pytest.mark.slow)])
+def test_threads_with_rows_of_their_own_give_the_same_bits(terms: int):
+    agrees(tall(terms), host_target(), threads=3)
+
+
+def agrees(function: Function, target: Target, threads: int) -> None:
     arrays = inputs(function)
     program = schedule(function)
-    code = lower_programs([program], replace(host_target(), tile=tile))
+    code = lower_programs([program], target)
     roles, _ = run(program, code, arrays, SHARDS, SHARES, threads=threads)
     wanted = interpret(function, arrays, exact=True)
     for (_, buffer), value in zip(program.results, wanted, strict=True):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,10 +15,11 @@ import numpy as np
 import pytest
 import tiny
 
+from alphac.runtime import emulation
 from alphac.runtime.arena import Arena
 from alphac.runtime.bundle import Bundle, ClassRecord, KernelRecord, LoopRecord, read_bundle
 from alphac.runtime.collectives import Alone
-from alphac.runtime.devices.cpu import load
+from alphac.runtime.devices.cpu import load, refuse_foreign
 from alphac.runtime.errors import KernelFailed, NonFiniteLoss, OutOfMemory
 from alphac.runtime.executor import Exchanged, Executor, Segment
 from alphac.runtime.records import StepRecord
@@ -124,9 +128,9 @@ def test_every_thread_works(executor: Run) -> None:
 
 def test_memory_is_aligned_and_zero(bundle: Bundle) -> None:
     arena = Arena(bundle.manifest, bundle.class_of(2), 0, 3)
-    for part in ("arena", "scratch", "barrier", "team", "merges", "step"):
+    for part in ("arena", "scratch", "barrier", "team", "merges 0", "step 0"):
         assert arena.address(part) % 64 == 0
-    assert arena.integers("merges", 4).tolist() == [0, 1, 0, 2]
+    assert arena.integers("merges 0", 4).tolist() == [0, 1, 0, 2]
     assert arena.integers("arena", 16).tolist() == [0] * 16
     assert arena.scratch_bytes == 64
 
@@ -166,6 +170,51 @@ def elf(machine: int, kind: int = 1) -> bytes:
 def test_foreign_code_is_refused(code: bytes, reason: str) -> None:
     with pytest.raises(KernelFailed, match=reason):
         load(code, (), "x.o")
+
+
+def mach_o(machine: int, kind: int = 1) -> bytes:
+    return struct.pack("<IIII", 0xFEEDFACF, machine, 0, kind).ljust(64, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (elf(183), "is no 64-bit Mach-O object"),
+        (mach_o(0x01000007), "is for x86_64, this host is arm64"),
+        (mach_o(0x0100000C, kind=2), "is no relocatable object"),
+        (mach_o(0x0100000C), ""),
+    ],
+)
+def test_foreign_code_is_refused_on_an_apple(code: bytes, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    if not reason:
+        refuse_foreign(code, "x.o")
+        return
+    with pytest.raises(KernelFailed, match=reason):
+        refuse_foreign(code, "x.o")
+
+
+@pytest.mark.parametrize(
+    ("machine", "said", "found"),
+    [
+        ("aarch64", "vendor_id : AuthenticAMD", "unknown, on x86_64"),
+        ("aarch64", "CPU implementer : 0x41", ""),
+        ("x86_64", "CPU implementer : 0x41", "unknown, on aarch64"),
+        ("x86_64", "vendor_id : GenuineIntel", ""),
+        ("x86_64", "", ""),
+        ("riscv64", "vendor_id : GenuineIntel", ""),
+    ],
+)
+def test_an_emulator_shows(
+    machine: str, said: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hands on what Linux says of the processor that is there."""
+    monkeypatch.setattr(emulation, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    (tmp_path / "cpuinfo").write_text(said)
+    assert emulation.emulator() == found
 
 
 def test_a_processor_without_the_features_is_refused() -> None:
@@ -211,16 +260,17 @@ def test_replay_runs_loops_as_the_segment_does(executor: Run) -> None:
     role = executor()
     replay = Replay(role, "region.loops", None, None)  # type: ignore[arg-type]
     calls: list[tuple[str, list[int]]] = []
-    replay._launch = lambda kernel, inner: calls.append((kernel.symbol, inner))  # type: ignore[method-assign]
+    replay._launch = lambda number, kernel, inner: calls.append((kernel.op, inner))  # type: ignore[method-assign]
     outer, inner, other = LoopRecord(0, 2), LoopRecord(1, 2, True), LoopRecord(2, 2)
     names = {"a": (), "b": (outer,), "c": (outer, inner), "d": (outer, inner), "e": (outer,), "f": (other,)}
-    replay._kernels([KernelRecord(n, (), 0, n, "", loops) for n, loops in names.items()], 0, [])
+    kernels = [KernelRecord((), 0, name, "", loops) for name, loops in names.items()]
+    replay._kernels(list(enumerate(kernels)), 0, [])
     assert " ".join(name + "".join(map(str, inner)) for name, inner in calls) == (
         "a b0 c01 d01 c00 d00 e0 b1 c11 d11 c10 d10 e1 f0 f1"
     )
     calls.clear()
-    role.arena.first, role.arena.shards = 3, 2
-    replay._kernels([KernelRecord("g", (), 0, "g", "", (LoopRecord(3, 20, rows=2), inner))], 0, [])
+    role.ranges = ((3, 2),)
+    replay._kernels([(0, KernelRecord((), 0, "g", "", (LoopRecord(3, 20, rows=2), inner)))], 0, [])
     assert " ".join("".join(map(str, inner)) for _, inner in calls) == "61 60 71 70 81 80 91 90"
 
 
