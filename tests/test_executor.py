@@ -128,9 +128,9 @@ def test_every_thread_works(executor: Run) -> None:
 
 def test_memory_is_aligned_and_zero(bundle: Bundle) -> None:
     arena = Arena(bundle.manifest, bundle.class_of(2), 0, 3)
-    for part in ("arena", "scratch", "barrier", "team", "merges", "step"):
+    for part in ("arena", "scratch", "barrier", "team", "merges 0", "step 0"):
         assert arena.address(part) % 64 == 0
-    assert arena.integers("merges", 4).tolist() == [0, 1, 0, 2]
+    assert arena.integers("merges 0", 4).tolist() == [0, 1, 0, 2]
     assert arena.integers("arena", 16).tolist() == [0] * 16
     assert arena.scratch_bytes == 64
 
@@ -269,7 +269,7 @@ def test_replay_runs_loops_as_the_segment_does(executor: Run) -> None:
         "a b0 c01 d01 c00 d00 e0 b1 c11 d11 c10 d10 e1 f0 f1"
     )
     calls.clear()
-    role.arena.first, role.arena.shards = 3, 2
+    role.ranges = ((3, 2),)
     replay._kernels([(0, KernelRecord((), 0, "g", "", (LoopRecord(3, 20, rows=2), inner)))], 0, [])
     assert " ".join("".join(map(str, inner)) for _, inner in calls) == "61 60 71 70 81 80 91 90"
 
