@@ -81,11 +81,11 @@ class Walk:
 
     def _own_rows(self, tiles: Affine) -> tuple[Affine, Affine, str]:
         """The first of this thread's tiles of rows, their number, and the condition under which no other has them: if
-        there are more rows than columns, so that what all threads read is the lesser operand, and each has a run of
-        them. What a thread made of its examples it then reads again."""
+        there is no batch to divide, there are more rows than columns, so that what all threads read is the lesser
+        operand, and each has a run of them. What a thread made of its examples it then reads again."""
         source, (rows, columns) = self.source, (size(s.axes) for s in (self.contraction.rows, self.contraction.columns))
         self.frame.alone = size(self.contraction.batch) * rows * columns * self.contraction.terms <= ALONE
-        if self.frame.alone or self.frame.kernel.alone or rows < columns:
+        if self.frame.alone or self.frame.kernel.alone or self.contraction.batch or rows < columns:
             return number(0), tiles, ""
         text, level = source.index(tiles), source.level
         by_rows = source.define(f"{text} >= {RUN} * threads", level, "n")
