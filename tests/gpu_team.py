@@ -40,6 +40,8 @@ class GpuTeam:
 
     def run(self, symbol: str, role: Role) -> int:
         self._private = self._scratch(role)
+        rooms = [a["room"][0] * role.count for a in launches_in(self.launches.values())]
+        self._room = self.driver.allocate(max([1, *rooms]))
         parts = [part for part in (role.arena, role.merges) if part.nbytes]
         for part in parts:
             self.driver.write(self._place(part), part)
@@ -75,9 +77,12 @@ class GpuTeam:
         shards = role.count
         for action in actions:
             if "launch" in action:
+                self._actions(action.get("before", []), role, outer, inner)
                 threads, count, each, grows = action["grid"]
                 count *= shards if grows else 1
-                pointers = [self._there(role, int(role.table[16 + b])) for b in action["buffers"]]
+                pointers = [
+                    self._there(role, int(role.table[16 + b])) if b >= 0 else self._room for b in action["buffers"]
+                ]
                 indices = [*outer[: action["loops"] - len(inner)], *inner]
                 tail = [shards, role.first, self._place(role.merges)]
                 tiles = math.prod(size * (shards if grows else 1) for size, grows in action["tiles"])

@@ -27,6 +27,7 @@ LOOPS = 8  # first entry of a program's table for the indices of loops that the 
 MOST = 4096  # launches that are recorded together
 BLOCKS = 1 << 16  # at most so many are started: kernels stride over what is left
 TILES = 65535  # along a grid's second axis
+ROOM = -1  # the number, among a launch's buffers, of what lasts until the kernel's last launch
 Action = dict[str, Any]
 Run = Callable[[list[int]], int]
 
@@ -83,6 +84,8 @@ class GpuDevice:
         self.scratch_bytes = -(-record.scratch // 64) * 64
         most = max((_iterations(action, record.shards) for action in launches if action["tiles"]), default=1)
         self.scratch = self.driver.allocate(max(self.scratch_bytes * most, 1))
+        rooms = [bytes_ * record.shards if grows else bytes_ for bytes_, grows in (a["room"] for a in launches)]
+        self.room = self.driver.allocate(max([1, *rooms]))
         self.merges = self.driver.allocate(merges.nbytes)
         self.driver.write(self.merges, merges)
         self.offsets = {name: record.plans[name].offsets for name in manifest.programs}
@@ -163,7 +166,9 @@ class GpuDevice:
         return self.place(program, buffer), self.arena.view(program.buffers[buffer], offset)
 
     def place(self, program: ProgramRecord, buffer: int) -> int:
-        """The address of a buffer."""
+        """The address of a buffer, or of the room."""
+        if buffer == ROOM:
+            return self.room
         base = self.scratch if program.buffers[buffer].role == "private" else self.base
         return base + self.offsets[program.name][buffer]
 
@@ -212,7 +217,8 @@ class _Segment:
         tiles = indices[action["loops"] :]
         first = [self.tail[1] * size if grows else 0 for size, grows in action["tiles"]]
         if list(tiles) == first:
-            self.device.driver.launch(self._launch(action, indices[: action["loops"]]))
+            for launch in self._launches(action, indices[: action["loops"]]):
+                self.device.driver.launch(launch)
 
     # ------------------------------------------------------------------ what to do
     def _sequence(self, actions: list[Action], depth: int) -> Run:
@@ -245,7 +251,7 @@ class _Segment:
     def _expanded(self, action: Action, inner: tuple[int, ...]) -> list[Launch] | None:
         """The launches of an action whose loops are `inner`; None if there are others, or guards."""
         if "launch" in action:
-            return [self._launch(action, inner)] if action["loops"] == len(inner) else None
+            return self._launches(action, inner) if action["loops"] == len(inner) else None
         if "guard" in action:
             return None
         found: list[Launch] = []
@@ -263,7 +269,8 @@ class _Segment:
 
             def launch(indices: list[int]) -> int:
                 outer = indices[: loops - depth]
-                driver.launch(self._launch(action, (*outer, *indices[len(indices) - depth :])))
+                for each in self._launches(action, (*outer, *indices[len(indices) - depth :])):
+                    driver.launch(each)
                 return 0
 
             return launch
@@ -279,6 +286,10 @@ class _Segment:
             return 0
 
         return repeat
+
+    def _launches(self, action: Action, indices: Sequence[int]) -> list[Launch]:
+        """Of a kernel: what makes its parts, and it."""
+        return [self._launch(each, indices) for each in (*action["before"], action)]
 
     def _launch(self, action: Action, indices: Sequence[int]) -> Launch:
         device, shards = self.device, self.tail[0]
