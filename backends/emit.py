@@ -59,9 +59,10 @@ def lower_programs(programs: Iterable[Program], target: Target, segment: Segment
         parts: dict[Kernel, list[tuple[Kernel, KernelSource]]] = {}
         tiles = {launch.kernel: step for step in _tiles(program.steps) for launch in step.steps}
         for kernel in program.kernels():
-            found = [(part, target.lower(part)) for part in (split(kernel, target) if target.is_gpu else (kernel,))]
+            apart = split(kernel, target) if target.is_gpu and kernel not in tiles else (kernel,)
+            found = [(part, target.lower(part)) for part in apart]
             if target.is_gpu and kernel in tiles:
-                found = [(part, tiled(source, part, tiles[kernel])) for part, source in found]
+                found = [(kernel, tiled(found[0][1], kernel, tiles[kernel]))]
             parts[kernel], sources[kernel] = found, found[-1][1]
             for _, source in found:
                 code.sources[source.name] = source

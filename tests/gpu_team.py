@@ -24,7 +24,7 @@ Actions = list[dict[str, Any]]
 def launches_in(actions: Iterable[Actions]) -> Iterator[dict[str, Any]]:
     for action in itertools.chain.from_iterable(actions):
         if "launch" in action:
-            yield action
+            yield from (*action.get("before", []), action)
         yield from launches_in([action.get("steps", [])])
 
 
@@ -40,8 +40,8 @@ class GpuTeam:
 
     def run(self, symbol: str, role: Role) -> int:
         self._private = self._scratch(role)
-        rooms = [a["room"][0] * role.count for a in launches_in(self.launches.values())]
-        self._room = self.driver.allocate(max([1, *rooms]))
+        rooms = [[n * role.count for n, _ in a["rooms"]] for a in launches_in(self.launches.values())]
+        self._rooms = [self.driver.allocate(max(1, *sizes)) for sizes in zip(*rooms, strict=True)]
         parts = [part for part in (role.arena, role.merges) if part.nbytes]
         for part in parts:
             self.driver.write(self._place(part), part)
@@ -81,7 +81,8 @@ class GpuTeam:
                 threads, count, each, grows = action["grid"]
                 count *= shards if grows else 1
                 pointers = [
-                    self._there(role, int(role.table[16 + b])) if b >= 0 else self._room for b in action["buffers"]
+                    self._there(role, int(role.table[16 + b])) if b >= 0 else self._rooms[-1 - b]
+                    for b in action["buffers"]
                 ]
                 indices = [*outer[: action["loops"] - len(inner)], *inner]
                 tail = [shards, role.first, self._place(role.merges)]

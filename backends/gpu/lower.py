@@ -1,7 +1,7 @@
 """Lowering for a GPU: one kernel of a schedule becomes Numba source for one thread of a grid.
 
 map        a thread for every element                                  here
-reduce     16 threads for the lanes of a leaf                          reduction.py
+reduce     16 threads for the lanes of a leaf                          reduction.py, leaves.py
 contract   a block for a tile of the result                            contraction.py
 scatter    a block for a row of the table                             scatter.py
 special    a thread for every pass                                     ../special.py
@@ -13,12 +13,13 @@ from __future__ import annotations
 import hashlib
 
 from alphac.backends.evaluation import physical
+from alphac.backends.gpu import leaves
 from alphac.backends.gpu.contraction import emit_contract
 from alphac.backends.gpu.frame import ARGUMENTS, GpuFrame
 from alphac.backends.gpu.reduction import Block, reduction
 from alphac.backends.gpu.scatter import scatter
 from alphac.backends.kernels import TYPES, absorbed, describe, plain
-from alphac.backends.reduction import Partials, Read, combine_partials, store_partials
+from alphac.backends.reduction import Elements, Partials, Read, combine_partials, store_partials
 from alphac.backends.special import emit_special
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.vector import SCALARS
@@ -43,6 +44,8 @@ def lower(kernel: Kernel, target: Target) -> KernelSource:
             emit_contract(frame, inner, anchor)
         else:
             combine_partials(frame, anchor, _partials(frame, anchor, inner))
+    elif kernel.stores[0][1].buffer.role == leaves.ROLE:
+        leaves.emit_leaves(frame, anchor)
     elif definition(anchor).shape == "reduce" or anchor.name == "scatter_add":
         store_partials(frame, anchor, _partials(frame, anchor, anchor))
     else:
@@ -56,6 +59,8 @@ def _partials(frame: GpuFrame, anchor: Op, inner: Op | None) -> Partials:
         return Read(frame, anchor)
     if definition(inner).shape != "reduce":
         return scatter(frame, inner, combined=inner is not anchor)
+    if inner.result in frame.kernel.reads:
+        return leaves.Tree(frame, Elements(frame, inner, combined=False))
     made = reduction(frame, inner, combined=inner is not anchor)
     if isinstance(made, Block):
         made.prepare()

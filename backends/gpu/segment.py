@@ -1,12 +1,12 @@
 """Segments of a GPU target: not code but a list of launches, which the runtime's device goes through.
 
     {"launch": SYMBOL, "buffers": […], "loops": n, "grid": [threads, count, each, grows], "tiles": [[size, grows], …],
-     "room": [bytes, grows], "before": [LAUNCHES]}
+     "rooms": [[bytes, grows], …], "before": [LAUNCHES]}
     {"guard": [BUFFERS]}                                stop if one of these scalars is not finite
     {"repeat": n, "reverse": bool, "steps": [ACTIONS]}
 
 Tiles are all iterations at once, `tiles` says how many: of an axis that grows, so many for each owned shard. What makes
-a kernel's parts runs `before` it and leaves them in the room, of so many bytes (for each owned shard), as buffer -1.
+a kernel's parts runs `before` it and leaves them in rooms, of so many bytes (for each owned shard): buffers -1 and -2.
 
 A target's object is this list for every segment, as a line of JSON, and the kernels' code behind it.
 """
@@ -17,12 +17,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from alphac.backends.gpu.split import ROOM
+from alphac.backends.gpu.split import ROOMS
 from alphac.backends.target import KernelSource
 from alphac.ir.schedule import Guard, Kernel, Launch, Repeat, Step, Tiles
 
 Action = dict[str, Any]
-IN_ROOM = -1
 
 
 def actions(
@@ -50,18 +49,20 @@ def actions(
 def _launch(kernel: Kernel, source: KernelSource, number: Mapping[int, int]) -> Action:
     assert source.grid is not None
     grid = [source.grid.threads, source.grid.count, source.grid.each, source.grid.grows]
-    room = [0, False]
+    rooms, numbers = [[0, False] for _ in ROOMS], dict(number)
     for buffer in kernel.buffers():
-        if buffer.role == ROOM:
+        if buffer.role in ROOMS:
+            room = ROOMS.index(buffer.role)
             elements = buffer.per_shard or buffer.fixed
-            room = [elements * buffer.type.dtype.bytes, bool(buffer.per_shard)]
+            rooms[room] = [elements * buffer.type.dtype.bytes, bool(buffer.per_shard)]
+            numbers[id(buffer)] = -1 - room
     return {
         "launch": source.name,
-        "buffers": [number.get(id(b), IN_ROOM) for b in kernel.buffers()],
+        "buffers": [numbers[id(b)] for b in kernel.buffers()],
         "loops": source.loops - len(source.tiles),
         "grid": grid,
         "tiles": source.tiles,
-        "room": room,
+        "rooms": rooms,
     }
 
 

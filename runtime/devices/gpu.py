@@ -27,7 +27,6 @@ LOOPS = 8  # first entry of a program's table for the indices of loops that the 
 MOST = 4096  # launches that are recorded together
 BLOCKS = 1 << 16  # at most so many are started: kernels stride over what is left
 TILES = 65535  # along a grid's second axis
-ROOM = -1  # the number, among a launch's buffers, of what lasts until the kernel's last launch
 Action = dict[str, Any]
 Run = Callable[[list[int]], int]
 
@@ -84,8 +83,7 @@ class GpuDevice:
         self.scratch_bytes = -(-record.scratch // 64) * 64
         most = max((_iterations(action, record.shards) for action in launches if action["tiles"]), default=1)
         self.scratch = self.driver.allocate(max(self.scratch_bytes * most, 1))
-        rooms = [bytes_ * record.shards if grows else bytes_ for bytes_, grows in (a["room"] for a in launches)]
-        self.room = self.driver.allocate(max([1, *rooms]))
+        self.rooms = [self.driver.allocate(max(1, size)) for size in _rooms(launches, record.shards)]
         self.merges = self.driver.allocate(merges.nbytes)
         self.driver.write(self.merges, merges)
         self.offsets = {name: record.plans[name].offsets for name in manifest.programs}
@@ -166,9 +164,9 @@ class GpuDevice:
         return self.place(program, buffer), self.arena.view(program.buffers[buffer], offset)
 
     def place(self, program: ProgramRecord, buffer: int) -> int:
-        """The address of a buffer, or of the room."""
-        if buffer == ROOM:
-            return self.room
+        """The address of a buffer, or of a room."""
+        if buffer < 0:
+            return self.rooms[-1 - buffer]
         base = self.scratch if program.buffers[buffer].role == "private" else self.base
         return base + self.offsets[program.name][buffer]
 
@@ -289,7 +287,7 @@ class _Segment:
 
     def _launches(self, action: Action, indices: Sequence[int]) -> list[Launch]:
         """Of a kernel: what makes its parts, and it."""
-        return [self._launch(each, indices) for each in (*action["before"], action)]
+        return [self._launch(each, indices) for each in _with_parts([action])]
 
     def _launch(self, action: Action, indices: Sequence[int]) -> Launch:
         device, shards = self.device, self.tail[0]
@@ -334,6 +332,17 @@ def _launches(actions: Sequence[Action]) -> Iterator[Action]:
         if "launch" in action:
             yield action
         yield from _launches(action.get("steps", ()))
+
+
+def _rooms(launches: Sequence[Action], shards: int) -> list[int]:
+    """The bytes of every room: a launch's buffers -1, -2 and so on, which last until its kernel's last launch."""
+    needed = [[size * shards if grows else size for size, grows in a["rooms"]] for a in _with_parts(launches)]
+    return [max(sizes) for sizes in zip(*needed, strict=True)]
+
+
+def _with_parts(launches: Sequence[Action]) -> Iterator[Action]:
+    for action in launches:
+        yield from (*action["before"], action)
 
 
 def _turns(action: Action) -> range:
