@@ -63,7 +63,7 @@ def write(draft: Draft, directory: Path, sources: Path) -> Bundle:
         files["plan.json"] = draft.plan.encode()
     for name, code in draft.code.items():
         files[f"objects/{name}.o"] = code.object()
-        files[f"kernels/{name}.py"] = kernels_text(code).encode()
+        files[f"kernels/{name}.{'py' if code.target.printer is None else 'c'}"] = kernels_text(code).encode()
     names = {name: f"data/{name}{path.suffix}" for name, path in paths.items()}
     files |= {names[name]: path for name, path in paths.items()}
     classes, roles, solo = _classes(draft)
@@ -94,7 +94,9 @@ def system_identity(module: Module, digests: Mapping[str, str]) -> str:
 
 
 def kernels_text(code: Code) -> str:
-    """The source of every kernel for one target."""
+    """The source of every kernel for one target: in its own language, if it has one."""
+    if code.target.printer is not None:
+        return f"// {code.target.name}\n\n{code.target.printer(code.sources.values())}"
     return f"# {code.target.name}\n\n" + "\n\n".join(s.source.rstrip() for s in code.sources.values()) + "\n"
 
 

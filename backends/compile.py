@@ -44,6 +44,8 @@ def compile_object(
     """
     store = store if store is not None else Cache(cache_directory())
     kernels, keys = _keyed(sources, target)
+    if target.printer is not None:
+        return target.printer(kernels).encode()
     whole = _key(target, segments, *keys)
     cached = store.get(whole)
     if cached is not None:
@@ -64,6 +66,8 @@ def assembly(sources: Iterable[KernelSource], segments: str, target: Target, sto
     """The same code as text, for people and tests."""
     store = store if store is not None else Cache(cache_directory())
     kernels, keys = _keyed(sources, target)
+    if target.printer is not None:
+        return target.printer(kernels)
     machine = _machine(target)
     return machine.emit_assembly(_linked(_bitcodes(kernels, keys, target, store, _cores()), segments, target, machine))
 

@@ -6,7 +6,7 @@ schedule into source. Targets are found by `alphac.backends.registry`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from alphac.ir.schedule import Kernel
@@ -96,6 +96,7 @@ class Target:
                   has them; empty if it may use all
     device        the module of the runtime's devices that loads the code
     text          whether that loads assembly rather than an object
+    printer       writes all kernels as text that the device's own compiler takes, in place of LLVM; None: LLVM does it
     entry         LLVM IR of what a kernel's source calls beside LLVM's own functions, and of its exported function,
                   which calls `NAME_thread`, the function that the source became; None: that is exported itself
     private       the address space that LLVM keeps a thread's own memory in
@@ -121,6 +122,7 @@ class Target:
     device: str = "cpu"
     text: bool = False
     entry: Entry | None = field(default=None, compare=False, repr=False)
+    printer: Callable[[Iterable[KernelSource]], str] | None = field(default=None, compare=False, repr=False)
     private: int = 0
     linker: Callable[[], Link] | None = field(default=None, compare=False, repr=False)
 

@@ -16,12 +16,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 PROJECT, HERE = Path(__file__).parents[1], Path(__file__).parent
 DEBIAN = ("python3-minimal", "libpython3-stdlib", "libstdc++6")
@@ -35,45 +31,18 @@ class Unavailable(Exception):
     """There is no emulation here, and why."""
 
 
-@dataclass(frozen=True)
-class Emulation:
-    """What starts an aarch64 Python: `command`, in `environment`, which finds alphac and the tests' modules."""
-
-    command: tuple[str, ...]
-    environment: dict[str, str]
-
-    def run(self, *arguments: object) -> str:
-        """What it says. Fails with what it says if it does not end well."""
-        done = subprocess.run(
-            [*self.command, *map(str, arguments)],
-            env={**os.environ, **self.environment},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-        return done.stdout
-
-
-@pytest.fixture(scope="session")
-def emulation() -> Emulation:
-    """An aarch64 Python. Skips where there is none to be had."""
-    try:
-        return _emulation()
-    except Unavailable as reason:
-        pytest.skip(f"no aarch64 under emulation: {reason}")
-
-
-@cache
-def _emulation() -> Emulation:
+def emulated_python() -> tuple[str, ...]:
+    """The command that starts an aarch64 Python, which finds alphac and the tests' modules. Raises Unavailable."""
     if platform.system() != "Linux" or platform.machine() == "aarch64":
         raise Unavailable("that is for Linux on another processor")
     home = _installed()
-    (python,) = (home / "root/usr/bin").glob("python3.*[0-9]")
-    paths = (home / "wheels", PROJECT, HERE)
-    command = (str(home / EMULATOR), "-L", str(home / "root"), str(python))
-    return Emulation(command, {"PYTHONPATH": os.pathsep.join(map(str, paths))})
+    paths = os.pathsep.join(map(str, (home / "wheels", PROJECT, HERE)))
+    return ("env", f"PYTHONPATH={paths}", str(home / EMULATOR), "-L", str(home / "root"), str(_python(home)))
+
+
+def _python(home: Path) -> Path:
+    (found,) = (home / "root/usr/bin").glob("python3.*[0-9]")
+    return found
 
 
 # ---------------------------------------------------------------------- installing
@@ -102,18 +71,18 @@ def _install(home: Path) -> None:
     root = home / "root"
     for package in _debian_packages(home / "apt"):
         if package.name.startswith("qemu-user-static"):
-            tar = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE)
-            _do("tar", "-x", "-C", home, "--strip-components=3", f"./usr/bin/{EMULATOR}", stdin=tar.stdout)
-            tar.wait()
+            _do("dpkg-deb", "-x", package, home / "qemu")
+            (home / "qemu/usr/bin" / EMULATOR).rename(home / EMULATOR)
+            shutil.rmtree(home / "qemu")  # emulators of other processors
         elif not package.name.endswith(f"_{_architecture()}.deb"):
             _do("dpkg-deb", "-x", package, root)
     if not (root / "lib").exists():
         (root / "lib").symlink_to("usr/lib")
-    (python,) = (root / "usr/bin").glob("python3.*[0-9]")
+    python = _python(home)
     _wheels(home, python.name.removeprefix("python"))
     shutil.rmtree(home / "apt")
-    emulated = [home / EMULATOR, "-L", root, python, "-c", "import llvmlite.binding, numpy, safetensors"]
-    _do(*emulated, environment={"PYTHONPATH": str(home / "wheels")})
+    wheels = f"PYTHONPATH={home / 'wheels'}"
+    _do("env", wheels, home / EMULATOR, "-L", root, python, "-c", "import llvmlite.binding, numpy, safetensors")
 
 
 def _debian_packages(state: Path) -> list[Path]:
@@ -153,19 +122,11 @@ def _architecture() -> str:
     return _do("dpkg", "--print-architecture").strip()
 
 
-def _do(*command: object, environment: dict[str, str] | None = None, stdin: object = None) -> str:
+def _do(*command: object) -> str:
     """Run a command. Raises Unavailable with what it says."""
-    words: Sequence[str] = [str(word) for word in command]
+    words = [str(word) for word in command]
     try:
-        done = subprocess.run(
-            words,
-            env={**os.environ, **(environment or {})},
-            stdin=stdin,  # type: ignore[arg-type]
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except FileNotFoundError:
         raise Unavailable(f"there is no {words[0]}") from None
     except subprocess.TimeoutExpired:

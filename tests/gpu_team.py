@@ -14,6 +14,7 @@ from simulated import Simulator
 
 from alphac.backends.emit import Code
 from alphac.runtime.devices.gpu import Driver, Launch
+from alphac.runtime.devices.opencl import OpenClDriver
 
 if TYPE_CHECKING:
     from native_roles import Role
@@ -33,7 +34,7 @@ class GpuTeam:
 
     def __init__(self, code: Code, data: bytes) -> None:
         kernels, there = data.split(b"\n", 1)[1], code.target
-        make = DRIVERS.get(there.device)
+        make = {**DRIVERS, "opencl": OpenClDriver}.get(there.device)
         self.driver: Driver = make(kernels, there.name, there.needs) if make is not None else Simulator(kernels)
         self.launches = code.launches
         self._places: dict[int, int] = {}

@@ -264,5 +264,8 @@ class Simulator:
 
         return run
 
+    def describe(self) -> dict[str, str | int]:
+        return {"device": "simulated"}
+
     def close(self) -> None:
         self._memory.clear()

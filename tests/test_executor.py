@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,7 +18,7 @@ import tiny
 from alphac.runtime.arena import Arena
 from alphac.runtime.bundle import Bundle, ClassRecord, KernelRecord, LoopRecord, read_bundle
 from alphac.runtime.collectives import Alone
-from alphac.runtime.devices.cpu import load
+from alphac.runtime.devices.cpu import load, refuse_foreign
 from alphac.runtime.errors import KernelFailed, NonFiniteLoss, OutOfMemory
 from alphac.runtime.executor import Exchanged, Executor, Segment
 from alphac.runtime.records import StepRecord
@@ -166,6 +169,29 @@ def elf(machine: int, kind: int = 1) -> bytes:
 def test_foreign_code_is_refused(code: bytes, reason: str) -> None:
     with pytest.raises(KernelFailed, match=reason):
         load(code, (), "x.o")
+
+
+def mach_o(machine: int, kind: int = 1) -> bytes:
+    return struct.pack("<IIII", 0xFEEDFACF, machine, 0, kind).ljust(64, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (elf(183), "is no 64-bit Mach-O object"),
+        (mach_o(0x01000007), "is for x86_64, this host is arm64"),
+        (mach_o(0x0100000C, kind=2), "is no relocatable object"),
+        (mach_o(0x0100000C), ""),
+    ],
+)
+def test_foreign_code_is_refused_on_an_apple(code: bytes, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    if not reason:
+        refuse_foreign(code, "x.o")
+        return
+    with pytest.raises(KernelFailed, match=reason):
+        refuse_foreign(code, "x.o")
 
 
 def test_a_processor_without_the_features_is_refused() -> None:

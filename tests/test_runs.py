@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -31,11 +32,11 @@ from running import (
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from alphac.backends.registry import target
+from alphac.backends.registry import host_target, target
 from alphac.pipeline import Plan, compile_file
 from alphac.runtime.bundle import ClassRecord, read_bundle
 from alphac.runtime.checkpoint import find_checkpoint, load_states
-from alphac.runtime.errors import NonFiniteLoss
+from alphac.runtime.errors import InputRefused, NonFiniteLoss
 from alphac.runtime.inference import predictions
 from alphac.runtime.launch.local import run_local
 
@@ -319,6 +320,21 @@ def test_a_rate_that_is_far_too_large(bundle: Bundle, source: Path, tmp_path: Pa
     assert "loss is not finite" in answer.out and "made the first inf" in answer.out.replace("\n", " ")
     parameters = find_checkpoint(tmp_path / "run", read_bundle(path).manifest)
     assert all(np.isfinite(a).all() for a in load_file(parameters.path / "states.safetensors").values())
+
+
+# ---------------------------------------------------------------------- emulators
+def test_a_role_that_an_emulator_runs_says_so(one: Path, tmp_path: Path) -> None:
+    """This very Python stands for an emulator: the command line takes its command, the record tells it."""
+    here, command = host_target().name, f"env A=B {sys.executable}"
+    answer = call("run", one, "--steps", 3, "--out", tmp_path / "run", "--emulate", f"{here}={command}")
+    assert answer.code == 0
+    assert [role["emulated"] for role in Run(tmp_path / "run").record["roles"]] == [command]
+
+
+def test_an_emulator_for_nobody_is_refused(one: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputRefused, match="is for pdp-11"):
+        run_local(one, out=tmp_path / "run", emulators={"pdp-11": ["simh"]})
+    assert not (tmp_path / "run").exists()
 
 
 # ---------------------------------------------------------------------- roles one by one

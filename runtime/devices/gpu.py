@@ -58,6 +58,10 @@ class Driver(Protocol):
         """What starts these kernels, one after the other, as often as it is called."""
         ...
 
+    def describe(self) -> dict[str, str | int]:
+        """Which device this is, for records."""
+        ...
+
     def close(self) -> None:
         """Give everything back."""
         ...
@@ -123,6 +127,9 @@ class GpuDevice:
         """Of worker threads: there are none."""
         return []
 
+    def describe(self) -> dict[str, str | int]:
+        return self.driver.describe()
+
     def close(self) -> None:
         self.driver.close()
 
@@ -181,16 +188,21 @@ class Launch:
     threads: int
     arguments: tuple[int, ...]
 
-    def starts(self) -> Iterator[tuple[tuple[int, int, int], Any]]:
-        """The grids to start, as many iterations of tiles at a time as one takes, and for each where its arguments lie:
-        an array of pointers, which is good until the next is asked for."""
+    def parts(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """As many iterations of tiles as a grid takes at a time, and the arguments for these."""
         for begin in range(0, self.tiles, TILES):
             arguments = (*self.arguments[:-2], begin, self.arguments[-1]) if begin else self.arguments
+            yield min(TILES, self.tiles - begin), arguments
+
+    def starts(self) -> Iterator[tuple[tuple[int, int, int], Any]]:
+        """The grids to start, and for each where its arguments lie: an array of pointers, which is good until the next
+        is asked for."""
+        for tiles, arguments in self.parts():
             count = len(arguments)
             values = (ctypes.c_uint64 * count)(*(a & 0xFFFF_FFFF_FFFF_FFFF for a in arguments))
             base = ctypes.addressof(values)
             places = (ctypes.c_void_p * count)(*(base + 8 * i for i in range(count)))
-            yield (self.blocks, min(TILES, self.tiles - begin), 1), places
+            yield (self.blocks, tiles, 1), places
 
 
 class _Segment:
