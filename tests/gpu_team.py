@@ -38,11 +38,10 @@ class GpuTeam:
         self.driver: Driver = make(kernels, there.name, there.needs) if make is not None else Simulator(kernels)
         self.launches = code.launches
         self._places: dict[int, int] = {}
+        self._made: dict[int, list[int]] = {}  # rooms, by shards
 
     def run(self, symbol: str, role: Role) -> int:
         self._private = self._scratch(role)
-        rooms = [[n * role.count for n, _ in a["rooms"]] for a in launches_in(self.launches.values())]
-        self._rooms = [self.driver.allocate(max(1, *sizes)) for sizes in zip(*rooms, strict=True)]
         parts = [part for part in (role.arena, role.merges) if part.nbytes]
         for part in parts:
             self.driver.write(self._place(part), part)
@@ -74,6 +73,13 @@ class GpuTeam:
             self._places[start] = self.driver.allocate(int(role.table[4]) * most)
         return self._places[start]
 
+    def _rooms(self, role: Role) -> list[int]:
+        """Memory that lasts from a kernel's first launch to its last."""
+        if role.count not in self._made:
+            rooms = [[n * role.count for n, _ in a["rooms"]] for a in launches_in(self.launches.values())]
+            self._made[role.count] = [self.driver.allocate(max(1, *sizes)) for sizes in zip(*rooms, strict=True)]
+        return self._made[role.count]
+
     def _actions(self, actions: Actions, role: Role, outer: Sequence[int], inner: Sequence[int]) -> None:
         shards = role.count
         for action in actions:
@@ -82,7 +88,7 @@ class GpuTeam:
                 threads, count, each, grows = action["grid"]
                 count *= shards if grows else 1
                 pointers = [
-                    self._there(role, int(role.table[16 + b])) if b >= 0 else self._rooms[-1 - b]
+                    self._there(role, int(role.table[16 + b])) if b >= 0 else self._rooms(role)[-1 - b]
                     for b in action["buffers"]
                 ]
                 indices = [*outer[: action["loops"] - len(inner)], *inner]
