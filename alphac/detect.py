@@ -1,7 +1,7 @@
 """`alphac fleet detect`: this machine as a fleet file. What could not be asked is said, never guessed in silence.
 
 NVIDIA's GPUs are asked for through NVML, if nvidia-ml-py is installed; AMD's are listed by Linux; an Apple processor's
-is known to be there.
+is known to be there; those of other makers are asked for through OpenCL, if pyopencl is installed.
 """
 
 from __future__ import annotations
@@ -50,10 +50,14 @@ class Machine:
 def detect() -> Machine:
     """This machine, as far as it lets itself be asked."""
     unknown: list[str] = []
-    devices = [*_nvidia(unknown), *_amd()]
     apple = platform.system() == "Darwin" and platform.machine() == "arm64"
-    if apple:
-        devices.append(Device("gpu", "Apple GPU", 0, _known("metal")))
+    makers = {
+        "nvidia": _nvidia(unknown),
+        "advanced micro devices": _amd(),
+        "apple": [Device("gpu", "Apple GPU", 0, _known("metal"))] if apple else [],
+    }
+    devices = [device for found in makers.values() for device in found]
+    devices += _opencl([maker for maker, found in makers.items() if found], unknown)
     return Machine(
         name=platform.node().partition(".")[0] or "here",
         processor=processor.name(unknown),
@@ -114,14 +118,20 @@ def _known(name: str) -> str:
 
 
 # ---------------------------------------------------------------------- accelerators
-def _nvidia(unknown: list[str]) -> list[Device]:
+def _library(name: str, package: str, what: str, unknown: list[str]) -> Any:
+    """A library, or None; that it is not there is said."""
     try:
-        nvml: Any = importlib.import_module("pynvml")
+        return importlib.import_module(name)
     except ImportError:
-        unknown.append("NVIDIA GPUs: install nvidia-ml-py to have them found")
-        return []
+        unknown.append(f"{what}: install {package} to have them found")
     except Exception as error:
-        unknown.append(f"NVIDIA GPUs: pynvml does not load here ({error})")
+        unknown.append(f"{what}: {name} does not load here ({error})")
+    return None
+
+
+def _nvidia(unknown: list[str]) -> list[Device]:
+    nvml = _library("pynvml", "nvidia-ml-py", "NVIDIA GPUs", unknown)
+    if nvml is None:
         return []
     try:
         nvml.nvmlInit()
@@ -180,6 +190,25 @@ def _properties(path: Path) -> dict[str, int]:
     except OSError:
         return {}
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def _opencl(makers: list[str], unknown: list[str]) -> list[Device]:
+    """Accelerators that speak OpenCL, but for those of `makers`, which were found another way."""
+    cl = _library("pyopencl", "pyopencl", "GPUs of other makers", unknown)
+    if cl is None:
+        return []
+    from alphac.runtime.devices import opencl
+
+    found: list[Device] = []
+    for device in opencl.devices(cl):
+        kinds = cl.device_type
+        if device.type & kinds.CPU or any(maker in device.vendor.lower() for maker in makers):
+            continue
+        lacks = opencl.lacks(cl, device, f64=True)
+        memory = 0 if device.host_unified_memory else int(device.global_mem_size)
+        said = f"lacks {', '.join(lacks)}" if lacks else ""
+        found.append(Device(f"opencl{len(found)}", device.name.strip(), memory, "" if lacks else "opencl", said))
+    return found
 
 
 def _text(value: str | bytes) -> str:

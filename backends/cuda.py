@@ -7,8 +7,7 @@ additions are `mul.rn` and `add.rn`, which ptxas never contracts; subnormal numb
 from __future__ import annotations
 
 from alphac.backends.gpu import THREADS
-from alphac.backends.target import CAPABILITIES, KernelSource, Target
-from alphac.ir.schedule import Kernel
+from alphac.backends.target import CAPABILITIES, KernelSource, Target, lower_for_a_grid
 from alphac.ir.typesys import F64
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -63,25 +62,14 @@ def _entry(source: KernelSource) -> str:
     return _LIBRARY.format(shared=max(source.shared, 16)) + exported(source, "ptx_kernel", attributes)
 
 
-def lower(kernel: Kernel, target: Target) -> KernelSource:
-    """A kernel in the Numba dialect, for one thread of a grid."""
-    from alphac.backends.gpu.lower import lower as lower_
-
-    return lower_(kernel, target)
-
-
 def _target(architecture: int, version: int) -> Target:
     return Target(
         name=f"cuda-sm{architecture}",
         triple=TRIPLE,
         cpu=f"sm_{architecture}",
         features=f"+ptx{version}",
-        lanes=1,
-        registers=0,
         capabilities=CAPABILITIES | {f"scratch({SHARED[architecture] << 10})"},
-        pause=("", ()),
-        lowering=lower,
-        runs_here=lambda: False,
+        lowering=lower_for_a_grid,
         needs=(f"sm_{architecture}",),
         device="cuda",
         text=True,

@@ -9,17 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from alphac.backends.target import CAPABILITIES, KernelSource, Target
-from alphac.ir.schedule import Kernel
+from alphac.backends.target import CAPABILITIES, KernelSource, Target, lower_for_a_grid
 
 SHARED = 32 << 10  # bytes that every full profile gives a block
-
-
-def lower(kernel: Kernel, target: Target) -> KernelSource:
-    """A kernel in the Numba dialect, for one thread of a grid."""
-    from alphac.backends.gpu.lower import lower as lower_
-
-    return lower_(kernel, target)
 
 
 def text(sources: Iterable[KernelSource]) -> str:
@@ -33,15 +25,8 @@ def text(sources: Iterable[KernelSource]) -> str:
 def _target(name: str, needs: tuple[str, ...]) -> Target:
     return Target(
         name=name,
-        triple="",
-        cpu="",
-        features="",
-        lanes=1,
-        registers=0,
         capabilities=CAPABILITIES | {f"scratch({SHARED})"},
-        pause=("", ()),
-        lowering=lower,
-        runs_here=lambda: False,
+        lowering=lower_for_a_grid,
         needs=needs,
         device="opencl",
         printer=text,

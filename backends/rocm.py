@@ -16,10 +16,9 @@ from functools import cache
 from pathlib import Path
 
 from alphac.backends.gpu import THREADS
-from alphac.backends.target import KernelSource, Link, Target
+from alphac.backends.target import KernelSource, Link, Target, lower_for_a_grid
 from alphac.backends.x86_64 import CAPABILITIES
 from alphac.ir.errors import InternalError, ToolMissing
-from alphac.ir.schedule import Kernel
 
 TRIPLE = "amdgcn-amd-amdhsa"
 SHARED = 64 << 10  # bytes that a block may have
@@ -81,13 +80,6 @@ def _entry(source: KernelSource) -> str:
     return _LIBRARY.format(shared=max(source.shared, 16), threads=THREADS) + exported(source, "amdgpu_kernel")
 
 
-def lower(kernel: Kernel, target: Target) -> KernelSource:
-    """A kernel in the Numba dialect, for one thread of a grid."""
-    from alphac.backends.gpu.lower import lower as lower_
-
-    return lower_(kernel, target)
-
-
 # ---------------------------------------------------------------------- lld
 def linker() -> Link:
     """What makes a code object of an object. Raises ToolMissing."""
@@ -129,12 +121,8 @@ def _target(architecture: str, features: str) -> Target:
         triple=TRIPLE,
         cpu=architecture,
         features=features,
-        lanes=1,
-        registers=0,
         capabilities=CAPABILITIES | {f"scratch({SHARED})"},
-        pause=("", ()),
-        lowering=lower,
-        runs_here=lambda: False,
+        lowering=lower_for_a_grid,
         needs=(architecture,),
         attributes=(
             ("amdgpu-flat-work-group-size", f"{THREADS},{THREADS}"),

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from alphac.ir.passes.admit import EXACT
 from alphac.ir.schedule import Kernel
 from alphac.ir.typesys import DType
 
 MATRIX_BF16 = "matrix(bf16)"  # the capability: products of bf16 pairs, added up in f32
-CAPABILITIES = frozenset(  # of a target that takes every op in every dtype
-    {"elementwise", "index", "gather", "reduce", "contract", "scan", "scatter", "collective"}
+CAPABILITIES = frozenset(  # of a target that takes every op in every dtype, and computes it exactly
+    {EXACT, "elementwise", "index", "gather", "reduce", "contract", "scan", "scatter", "collective"}
     | {"f32", "f64", "bf16", "i32", "i64", "u8", "bool"}
 )
 
@@ -79,14 +80,14 @@ class Target:
     """One instruction set.
 
     name          as in fleet files and bundles
+    capabilities  what regions may need: ops' needs and dtypes by name
+    lowering      kernel → source
+    runs_here     whether this machine executes it, as a host that compiles for itself
     triple, cpu, features   what LLVM compiles for
     lanes         f32 elements in the vector register that code should use (16: AVX-512, 8: AVX2, 4: SSE or NEON);
                   explicit vector code must not use wider ones
     registers     how many vector registers there are
-    capabilities  what regions may need: ops' needs and dtypes by name
     pause         (intrinsic, i32 arguments) that relaxes the core in a spin loop
-    lowering      kernel → source
-    runs_here     whether this machine executes it
     needs         the processor's features, in LLVM's names, without which an object must not be loaded
     preference    among targets that run here, the highest is chosen
     tile          rows and vectors of contractions' register tiles; None: as the shape suggests
@@ -104,15 +105,15 @@ class Target:
     """
 
     name: str
-    triple: str
-    cpu: str
-    features: str
-    lanes: int
-    registers: int
     capabilities: frozenset[str]
-    pause: tuple[str, tuple[int, ...]]
     lowering: Lowering = field(compare=False, repr=False)
-    runs_here: Callable[[], bool] = field(compare=False, repr=False)
+    runs_here: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
+    triple: str = ""
+    cpu: str = ""
+    features: str = ""
+    lanes: int = 1
+    registers: int = 0
+    pause: tuple[str, tuple[int, ...]] = ("", ())
     needs: tuple[str, ...] = ()
     preference: int = 0
     attributes: tuple[tuple[str, str], ...] = ()
@@ -141,3 +142,10 @@ def lower_for_vectors(kernel: Kernel, target: Target) -> KernelSource:
     from alphac.backends import kernels
 
     return kernels.lower(kernel, target)
+
+
+def lower_for_a_grid(kernel: Kernel, target: Target) -> KernelSource:
+    """A GPU's lowering: a kernel in the Numba dialect, for one thread of a grid."""
+    from alphac.backends.gpu import lower
+
+    return lower.lower(kernel, target)

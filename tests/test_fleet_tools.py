@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -99,6 +99,49 @@ def test_amds_gpus_are_found_where_linux_lists_them(tmp_path: Path, monkeypatch:
     )
     fleet = read_fleet(write(tmp_path, detect.fleet_text(machine)))
     assert [e.target for e in fleet.endpoints[1:]] == ["rocm-gfx942"]
+
+
+class FakeOpenCl(ModuleType):
+    """pyopencl on a machine with a processor, a GPU that NVML has found too, one that it has not, and one that flushes
+    subnormal numbers."""
+
+    class LogicError(Exception):
+        pass
+
+    class device_type:  # noqa: N801
+        CPU, GPU = 2, 4
+
+    class device_fp_config:  # noqa: N801
+        DENORM, INF_NAN, ROUND_TO_NEAREST, FMA, CORRECTLY_ROUNDED_DIVIDE_SQRT = 1, 2, 4, 32, 128
+
+    def get_platforms(self) -> list[ModuleType]:
+        return [self]
+
+    def get_devices(self) -> list[SimpleNamespace]:
+        def made(name: str, vendor: str, kind: int, single: int, shared: bool) -> SimpleNamespace:
+            return SimpleNamespace(
+                name=name, vendor=vendor, type=kind, single_fp_config=single, double_fp_config=63, address_bits=64,
+                host_unified_memory=shared, global_mem_size=16 * 10**9,
+            )  # fmt: skip
+
+        return [
+            made("Processor", "Maker of processors", 2, 191, True),
+            made("Accelerator 0", "NVIDIA Corporation", 4, 191, False),
+            made("Arc", "Intel(R) Corporation", 4, 191, False),
+            made("Small", "Intel(R) Corporation", 4, 190, True),
+        ]
+
+
+def test_opencl_finds_what_no_makers_library_has_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
+    monkeypatch.setitem(sys.modules, "pyopencl", FakeOpenCl("pyopencl"))
+    machine = detect.detect()
+    assert [(d.name, d.model, d.target, d.identity) for d in machine.devices[2:]] == [
+        ("opencl0", "Arc", "opencl", ""),
+        ("opencl1", "Small", "", "lacks subnormals"),
+    ]
+    fleet = read_fleet(write(tmp_path, detect.fleet_text(machine)))
+    assert [(e.target, e.memory) for e in fleet.endpoints[2:]] == [("opencl", 16 * 10**9)]
 
 
 def test_what_could_not_be_asked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,27 +56,13 @@ class OpenClDriver:
             if bool(device.type & kinds.CPU) != cpu:
                 kind = "is a processor" if device.type & kinds.CPU else "is no processor"
                 reasons.append(f"{device.name} {kind}")
-            elif lacks := self._lacks(device, f64):
-                reasons.append(f"{device.name} has no {', no '.join(lacks)}")
+            elif missing := lacks(self._cl, device, f64):
+                reasons.append(f"{device.name} has no {', no '.join(missing)}")
             else:
                 return device
         reason = "; ".join(reasons) or "there is no OpenCL device"
         help = "an endpoint whose target is `opencl-cpu` runs on a processor" if not cpu else ""
         raise KernelFailed(f"{target}: no OpenCL device can be used here: {reason}", help=help)
-
-    def _lacks(self, device: Any, f64: bool) -> list[str]:
-        flags = self._cl.device_fp_config
-        wanted = {
-            flags.DENORM: "subnormals",
-            flags.FMA: "fma",
-            flags.INF_NAN: "NaNs",
-            flags.ROUND_TO_NEAREST: "rounding",
-        }
-        f32 = {**wanted, flags.CORRECTLY_ROUNDED_DIVIDE_SQRT: "correctly rounded division"}
-        lacks = [word for flag, word in f32.items() if not device.single_fp_config & flag]
-        if f64:
-            lacks += [f"{word} in f64" for flag, word in wanted.items() if not device.double_fp_config & flag]
-        return lacks if device.address_bits == 64 else [*lacks, "64-bit addresses"]
 
     def describe(self) -> dict[str, str | int]:
         """Which device and which platform this is, for records."""
@@ -174,3 +160,15 @@ def devices(cl: Any) -> list[Any]:
         return [device for platform in cl.get_platforms() for device in platform.get_devices()]
     except cl.LogicError:  # there is no platform
         return []
+
+
+def lacks(cl: Any, device: Any, f64: bool) -> list[str]:
+    """What exact kernels need and a device has not."""
+    flags = cl.device_fp_config
+    wanted = {flags.DENORM: "subnormals", flags.FMA: "fma", flags.INF_NAN: "NaNs"}
+    wanted[flags.ROUND_TO_NEAREST] = "rounding to nearest"
+    f32 = {**wanted, flags.CORRECTLY_ROUNDED_DIVIDE_SQRT: "correctly rounded division"}
+    missing = [word for flag, word in f32.items() if not device.single_fp_config & flag]
+    if f64:
+        missing += [f"{word} in f64" for flag, word in wanted.items() if not device.double_fp_config & flag]
+    return missing if device.address_bits == 64 else [*missing, "64-bit addresses"]
