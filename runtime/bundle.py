@@ -40,6 +40,7 @@ from alphac.runtime.records import (
     RoleRecord,
     StateRecord,
     StepRecord,
+    StrandRecord,
     TrainingRecord,
     Withheld,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "RoleRecord",
     "StateRecord",
     "StepRecord",
+    "StrandRecord",
     "TrainingRecord",
     "Withheld",
     "bundle_identity",

@@ -114,6 +114,15 @@ def test_fifty_steps_of_every_example(example: str, train: Train, tmp_path: Path
     assert_same_bits(train(source, "aarch64"), train(source, host_target().name))
 
 
+def test_a_role_started_by_hand_sees_its_emulator(python: tuple[str, ...], tmp_path: Path) -> None:
+    shown = subprocess.check_output([*python, "-c", "print(open('/proc/cpuinfo').read())"], text=True)
+    if "CPU implementer" in shown:
+        pytest.skip("this emulator says what Linux would say on aarch64")
+    path = compile_file(write_line(tmp_path / "line"), out=tmp_path / "b", plan=Plan((Fraction(1),), ("aarch64",))).path
+    subprocess.run([*python, path, "--role", "0", "--steps", "3", "--out", tmp_path / "run"], check=True)
+    assert [role["emulated"] for role in Run(tmp_path / "run").record["roles"]] == ["unknown, on x86_64"]
+
+
 @pytest.mark.parametrize("example", ["digits_mlp", "hybrid"])
 @pytest.mark.parametrize("first", ["aarch64", "x86-64"])
 def test_two_processors_learn_together(
