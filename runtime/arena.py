@@ -13,7 +13,8 @@ from alphac.runtime.records import BufferRecord, ClassRecord, Manifest
 from alphac.runtime.tree import merges, subtrees
 
 ALIGNMENT = 64
-HUGE = 4 << 20  # from this size on, huge pages are asked for
+HUGE = 4 << 20  # from this size on, huge pages are asked for: Linux gives them to private mappings only
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 STORAGE = {
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
@@ -95,7 +96,7 @@ def _aligned(size: int) -> int:
 
 def _map(size: int) -> mmap.mmap:
     try:
-        memory = mmap.mmap(-1, max(size, mmap.PAGESIZE))
+        memory = mmap.mmap(-1, max(size, mmap.PAGESIZE), **_PRIVATE)
     except (OSError, OverflowError, ValueError, MemoryError):
         raise OutOfMemory(
             f"this host cannot give {size:,} bytes", help="use more roles, so that each owns fewer shards"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 FORMAT = 1
 ITEM_BYTES = {"f32": 4, "f64": 8, "bf16": 2, "i32": 4, "i64": 8, "u8": 1, "bool": 1}
 Attribute = int | float | str | bool
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class BufferRecord:
+class BufferRecord(NamedTuple):
     """`shape` is the physical one of the value: for a buffer that grows with the shards owned, the grain's axis is
     first and `shape[0]` is `rows`, its length per owned shard. A buffer of role `nodes` holds one `shape` for each
     maximal aligned subtree of the role, the first of which takes the result. One of role `private` lies in scratch
@@ -38,8 +40,7 @@ class BufferRecord:
         return self.elements * ITEM_BYTES[self.dtype] * count * (nodes if self.role == "nodes" else 1)
 
 
-@dataclass(frozen=True)
-class PortRecord:
+class PortRecord(NamedTuple):
     """What a program's argument or result is bound to; kinds are those of `ir/core.py`'s `Port`. For inputs and
     outputs that grow, attribute `axis` is the place of the grain's axis in the region's own order of dims (0 if left
     out). A total starts from attribute `start` (0 if left out; infinities are words, `inf` and `-inf`)."""
@@ -47,11 +48,10 @@ class PortRecord:
     kind: str
     name: str
     buffer: int
-    attributes: dict[str, Attribute] = field(default_factory=dict[str, Attribute])
+    attributes: Mapping[str, Attribute] = NONE
 
 
-@dataclass(frozen=True)
-class LoopRecord:
+class LoopRecord(NamedTuple):
     """A loop inside a segment; `number` tells the loops of a program apart. `rows` > 0: it runs along the grain's axis,
     so many times for each shard that a role owns, at indices of the whole batch, which are `count`."""
 
@@ -61,8 +61,7 @@ class LoopRecord:
     rows: int = 0
 
 
-@dataclass(frozen=True)
-class KernelRecord:
+class KernelRecord(NamedTuple):
     """One kernel of a segment, for replay: `loops` are the enclosing loops inside the segment, outermost first."""
 
     symbol: str
@@ -73,8 +72,7 @@ class KernelRecord:
     loops: tuple[LoopRecord, ...] = ()
 
 
-@dataclass(frozen=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """kind segment: `symbol`, `guards` (each a list of buffers), `kernels` (for replay, in order);
     exchange: `buffers`, `kinds`; repeat: `count`, `reverse`, `index` (table entry 8 + index), `steps`."""
 
@@ -90,8 +88,7 @@ class StepRecord:
     steps: tuple[StepRecord, ...] = ()
 
 
-@dataclass(frozen=True)
-class ProgramRecord:
+class ProgramRecord(NamedTuple):
     """The schedule of one function. `whole`: the segment of all steps, for a role that owns all shards and so has
     nothing to exchange; empty if there are no steps."""
 
@@ -103,16 +100,14 @@ class ProgramRecord:
     results: tuple[PortRecord, ...]
 
 
-@dataclass(frozen=True)
-class ProgramPlan:
+class ProgramPlan(NamedTuple):
     """Byte offsets into the role's arena (of private buffers into a thread's scratch), one per buffer of the program;
     state buffers of all programs agree."""
 
     offsets: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class ClassRecord:
+class ClassRecord(NamedTuple):
     """Roles that own the same number of shards on the same target: one memory plan, one object.
 
     `features`: the processor's features, in LLVM's names, without which the object must not be loaded."""
@@ -127,8 +122,7 @@ class ClassRecord:
     device: str = "cpu"  # the module of `runtime/devices` that loads the object
 
 
-@dataclass(frozen=True)
-class RoleRecord:
+class RoleRecord(NamedTuple):
     """One role: which class, and the contiguous range of shards it owns."""
 
     role: int
@@ -137,15 +131,13 @@ class RoleRecord:
     shards: int
 
 
-@dataclass(frozen=True)
-class Withheld:
+class Withheld(NamedTuple):
     """Stands for a record that an extracted role does not need: its digest, so that the bundle's identity stays."""
 
     withheld: str
 
 
-@dataclass(frozen=True)
-class GrainRecord:
+class GrainRecord(NamedTuple):
     """The batch axis: `size` examples in `shards` equal logical shards."""
 
     name: str
@@ -158,8 +150,7 @@ class GrainRecord:
         return self.size // self.shards
 
 
-@dataclass(frozen=True)
-class StateRecord:
+class StateRecord(NamedTuple):
     """A state, in the module's order. kind: param, state, optimizer. `shape` is row-major and whole."""
 
     name: str
@@ -168,8 +159,7 @@ class StateRecord:
     kind: str
 
 
-@dataclass(frozen=True)
-class ColumnRecord:
+class ColumnRecord(NamedTuple):
     """A column of a data file, raw as stored; fields as in `ir/core.py`'s `Column`. `shape` is that of one example."""
 
     name: str
@@ -181,8 +171,7 @@ class ColumnRecord:
     offset: int = 0
 
 
-@dataclass(frozen=True)
-class DataRecord:
+class DataRecord(NamedTuple):
     """A data declaration; `path` is the file's path in the bundle, the other fields are those of `ir/core.py`'s
     `Data`."""
 
@@ -197,8 +186,7 @@ class DataRecord:
     shuffle_seed: int = -1
 
 
-@dataclass(frozen=True)
-class TrainingRecord:
+class TrainingRecord(NamedTuple):
     """How long to train, and how often to checkpoint; fields as in `ir/core.py`'s `Training`."""
 
     data: str
@@ -208,8 +196,7 @@ class TrainingRecord:
     checkpoint_steps: int = 0
 
 
-@dataclass(frozen=True)
-class EvaluationRecord:
+class EvaluationRecord(NamedTuple):
     """`evaluate NAME on SPLIT`: programs `evaluate.NAME` per batch and `finish.NAME` once."""
 
     name: str
@@ -217,16 +204,14 @@ class EvaluationRecord:
     split: str
 
 
-@dataclass(frozen=True)
-class FileRecord:
+class FileRecord(NamedTuple):
     """A file of the bundle."""
 
     sha256: str
     bytes: int
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(NamedTuple):
     """All of a bundle but its files.
 
     identity   sha256 of the learning system: source, overrides, data (design §9)
@@ -250,7 +235,7 @@ class Manifest:
     solo: int = -1
     format: int = FORMAT
     bundle: str = ""
-    files: dict[str, FileRecord] = field(default_factory=dict[str, FileRecord])
+    files: Mapping[str, FileRecord] = NONE
 
     @property
     def shards(self) -> int:

@@ -10,7 +10,6 @@ Kernels are Numba text for `alphac.backends.compile`, segments are LLVM text.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -302,7 +301,7 @@ def manifest(shares: tuple[int, ...] = (4,), **changes: Any) -> b.Manifest:
         ),
         solo=sizes.index(SHARDS),
     )
-    return replace(made, **changes)
+    return made._replace(**changes)
 
 
 def write(
