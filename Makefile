@@ -1,7 +1,7 @@
 # make demo   install, compile the digits example for two roles, train it, show the accuracy
 # make test   install, run the test suite but its slow part
 # make slow   the slow part, and the comparison with PyTorch
-# make test-gpu  on a machine with an NVIDIA GPU: every kernel, op and example there, bits and speed
+# make test-gpu  on a machine with an NVIDIA or AMD GPU: every kernel, op and example there, bits and speed
 # make lint   ruff and pyright; `make format` mends what ruff can
 # make clean  remove .venv and runs
 

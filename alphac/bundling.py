@@ -63,12 +63,11 @@ def write(draft: Draft, directory: Path, sources: Path) -> Bundle:
         files["plan.json"] = draft.plan.encode()
     for name, code in draft.code.items():
         files[f"objects/{name}.o"] = code.object()
-        files[f"kernels/{name}.py"] = kernels_text(code).encode()
+        files[f"kernels/{name}.{'py' if code.target.printer is None else 'c'}"] = kernels_text(code).encode()
     names = {name: f"data/{name}{path.suffix}" for name, path in paths.items()}
     files |= {names[name]: path for name, path in paths.items()}
     classes, roles, solo = _classes(draft)
-    # Kernels' symbols are for replay, which runs on processors.
-    record = min(draft.code.values(), key=lambda code: code.target.is_gpu).records
+    record = next(iter(draft.code.values())).records
     manifest = format.Manifest(
         system=module.system,
         identity=system_identity(draft.elaborated, {name: file_digest(path) for name, path in paths.items()}),
@@ -95,7 +94,9 @@ def system_identity(module: Module, digests: Mapping[str, str]) -> str:
 
 
 def kernels_text(code: Code) -> str:
-    """The source of every kernel for one target."""
+    """The source of every kernel for one target: in its own language, if it has one."""
+    if code.target.printer is not None:
+        return f"// {code.target.name}\n\n{code.target.printer(code.sources.values())}"
     return f"# {code.target.name}\n\n" + "\n\n".join(s.source.rstrip() for s in code.sources.values()) + "\n"
 
 
@@ -128,6 +129,7 @@ def _class(draft: Draft, shards: int, target: Target) -> format.ClassRecord:
         arena=max([base, *(plan.arena for plan in plans.values())]),
         scratch=max([kernels, *(plan.scratch for plan in plans.values())]),
         plans={name: format.ProgramPlan(plan.offsets) for name, plan in plans.items()},
+        symbols={name: tuple(draft.code[target.name].symbols[name]) for name in draft.programs},
         features=target.needs,
         device=target.device,
     )

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 the user's input, 2 usage, 3 a role failed, 4 internal; 10
 
 from __future__ import annotations
 
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Collection
@@ -45,6 +46,24 @@ def overrides(settings: list[str]) -> dict[str, str]:
         if name.strip() in found:
             raise typer.BadParameter(f"--set {name.strip()} is given twice")
         found[name.strip()] = value.strip()
+    return found
+
+
+def emulators(settings: list[str]) -> dict[str, list[str]]:
+    """`--emulate` options as commands by target. Raises typer.BadParameter for anything but target=command, each target
+    once."""
+    found: dict[str, list[str]] = {}
+    for setting in settings:
+        name, _, command = setting.partition("=")
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise typer.BadParameter(f"--emulate {name}: {error}") from None
+        if not name or not words:
+            raise typer.BadParameter(f"--emulate takes target=command, not `{setting}`")
+        if name in found:
+            raise typer.BadParameter(f"--emulate {name} is given twice")
+        found[name] = words
     return found
 
 
@@ -188,13 +207,25 @@ def run(
     threads: Annotated[int, typer.Option(min=1, max=256, help="threads per role")] = 1,
     output: Annotated[Path | None, typer.Option("--out", help="run directory; default runs/NAME-N")] = None,
     resume: Annotated[str | None, typer.Option(help="a checkpoint's path, or `latest` (in --out)")] = None,
+    emulate: Annotated[
+        list[str], typer.Option(help="start roles of a target through an emulator", metavar="TARGET=COMMAND")
+    ] = [],  # noqa: B006
 ) -> None:
     """Start every role of BUNDLE on this machine and train."""
     from alphac import show
     from alphac.runtime.launch.local import run_local
 
+    commands = emulators(emulate)
     with show.Progress(out) as progress:
-        result = run_local(bundle, steps=steps, threads=threads, out=output, resume=resume, on_event=progress.event)
+        result = run_local(
+            bundle,
+            steps=steps,
+            threads=threads,
+            out=output,
+            resume=resume,
+            emulators=commands,
+            on_event=progress.event,
+        )
     progress.summary(result)
     if result.exit_code:
         raise typer.Exit(3)

@@ -1,20 +1,23 @@
 """`alphac fleet detect`: this machine as a fleet file. What could not be asked is said, never guessed in silence.
 
-GPUs are asked for through their vendors' libraries, if these are installed: NVML (nvidia-ml-py), AMD SMI (amdsmi); an
-Apple processor's GPU is known to be there.
+NVIDIA's GPUs are asked for through NVML, if nvidia-ml-py is installed; AMD's are listed by Linux; an Apple processor's
+is known to be there; those of other makers are asked for through OpenCL, if pyopencl is installed.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from alphac import processor
 from alphac.backends.registry import host_target, targets
 from alphac.fleet import shown_size
+
+KFD = Path("/sys/class/kfd/kfd/topology/nodes")  # where amdgpu, the kernel's driver, lists what computes
+VIDEO_MEMORY = (1, 2)  # kinds of memory banks: the host sees all of it, or a part
 
 
 @dataclass(frozen=True)
@@ -47,17 +50,21 @@ class Machine:
 def detect() -> Machine:
     """This machine, as far as it lets itself be asked."""
     unknown: list[str] = []
-    devices = [*_nvidia(unknown), *_amd(unknown)]
     apple = platform.system() == "Darwin" and platform.machine() == "arm64"
-    if apple:
-        devices.append(Device("gpu", "Apple GPU", 0, _known("metal")))
+    makers = {
+        "nvidia": _nvidia(unknown),
+        "advanced micro devices": _amd(),
+        "apple": [Device("gpu", "Apple GPU", 0, _known("metal"))] if apple else [],
+    }
+    devices = [device for found in makers.values() for device in found]
+    devices += _opencl([maker for maker, found in makers.items() if found], unknown)
     return Machine(
         name=platform.node().partition(".")[0] or "here",
-        processor=_processor(unknown),
-        cores=_cores(),
-        memory=_memory(unknown),
-        caches=_caches(unknown),
-        features=_features(),
+        processor=processor.name(unknown),
+        cores=processor.cores(),
+        memory=processor.memory(unknown),
+        caches=processor.caches(unknown),
+        features=processor.features(),
         target=host_target().name,
         devices=tuple(devices),
         unified=apple,
@@ -110,66 +117,9 @@ def _known(name: str) -> str:
     return name if name in targets() else ""
 
 
-# ---------------------------------------------------------------------- the processor
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1
-
-
-def _processor(unknown: list[str]) -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    name = platform.processor() or platform.machine()
-    unknown.append("the processor's model: /proc/cpuinfo does not say it")
-    return name
-
-
-def _memory(unknown: list[str]) -> int:
-    """Bytes that processes here may have: the machine's, or less if a control group says so."""
-    try:
-        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        unknown.append("memory: this system does not tell its pages")
-        return 0
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-        return min(size, int(limit)) if limit.isdigit() else size
-    except OSError:
-        return size
-
-
-def _caches(unknown: list[str]) -> tuple[tuple[str, int], ...]:
-    found: list[tuple[str, int]] = []
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            kind, level, size = ((index / n).read_text(encoding="ascii").strip() for n in ("type", "level", "size"))
-        except OSError:
-            continue
-        if kind != "Instruction" and size.endswith("K") and size[:-1].isdigit():
-            found.append((f"L{level}", int(size[:-1]) << 10))
-    if not found:
-        unknown.append("caches: /sys/devices/system/cpu does not list them")
-    return tuple(found)
-
-
-def _features() -> tuple[str, ...]:
-    """Of the instruction sets that targets need, those that are here."""
-    import llvmlite.binding as llvm
-
-    here = {name for name, present in llvm.get_host_cpu_features().items() if present}
-    wanted = {feature for target in targets().values() for feature in target.needs}
-    return tuple(sorted(wanted & here))
-
-
 # ---------------------------------------------------------------------- accelerators
 def _library(name: str, package: str, what: str, unknown: list[str]) -> Any:
-    """A vendor's library, or None; that it is not there is said."""
+    """A library, or None; that it is not there is said."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -216,28 +166,49 @@ def _nvidia_target(capability: int) -> str:
     return known[max(able)] if able else ""
 
 
-def _amd(unknown: list[str]) -> list[Device]:
-    smi = _library("amdsmi", "amdsmi", "AMD GPUs", unknown)
-    if smi is None:
-        return []
+def _amd() -> list[Device]:
+    """GPUs that the kernel's driver lists for computing: no library is needed."""
+    found: list[Device] = []
+    for node in sorted(KFD.glob("*"), key=lambda p: int(p.name) if p.name.isdigit() else 0):
+        said = _properties(node / "properties")
+        version = said.get("gfx_target_version", 0)
+        if not said.get("simd_count") or not version:
+            continue  # a processor
+        banks = [_properties(bank) for bank in node.glob("mem_banks/*/properties")]
+        memory = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in VIDEO_MEMORY)
+        name = f"gfx{version // 10_000}{version // 100 % 100:x}{version % 100:x}"
+        unique = said.get("unique_id", 0)
+        identity = f"GPU-{unique:016x}" if unique else ""
+        found.append(Device(f"amd{len(found)}", f"AMD {name}", memory, _known(f"rocm-{name}"), identity))
+    return found
+
+
+def _properties(path: Path) -> dict[str, int]:
+    """Lines of a name and a number. Of a node that only others may read, none."""
     try:
-        smi.amdsmi_init()
-    except Exception as error:
-        unknown.append(f"AMD GPUs: no driver answers ({error})")
+        pairs = [line.split() for line in path.read_text(encoding="ascii").splitlines()]
+    except OSError:
+        return {}
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def _opencl(makers: list[str], unknown: list[str]) -> list[Device]:
+    """Accelerators that speak OpenCL, but for those of `makers`, which were found another way."""
+    cl = _library("pyopencl", "pyopencl", "GPUs of other makers", unknown)
+    if cl is None:
         return []
-    try:
-        found: list[Device] = []
-        for number, handle in enumerate(smi.amdsmi_get_processor_handles()):
-            asic = smi.amdsmi_get_gpu_asic_info(handle)
-            memory = int(smi.amdsmi_get_gpu_vram_info(handle)["vram_size"]) << 20
-            name = str(asic.get("target_graphics_version", ""))
-            found.append(Device(f"amd{number}", str(asic["market_name"]), memory, _known(f"rocm-{name}")))
-        return found
-    except Exception as error:
-        unknown.append(f"AMD GPUs: {error}")
-        return []
-    finally:
-        smi.amdsmi_shut_down()
+    from alphac.runtime.devices import opencl
+
+    found: list[Device] = []
+    for device in opencl.devices(cl):
+        kinds = cl.device_type
+        if device.type & kinds.CPU or any(maker in device.vendor.lower() for maker in makers):
+            continue
+        lacks = opencl.lacks(cl, device, f64=True)
+        memory = 0 if device.host_unified_memory else int(device.global_mem_size)
+        said = f"lacks {', '.join(lacks)}" if lacks else ""
+        found.append(Device(f"opencl{len(found)}", device.name.strip(), memory, "" if lacks else "opencl", said))
+    return found
 
 
 def _text(value: str | bytes) -> str:

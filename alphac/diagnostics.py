@@ -64,6 +64,7 @@ CODES: dict[str, str] = {
     "E211": "no plan fits a fleet",
     "E212": "an endpoint cannot be calibrated here",
     "E213": "a file holds no plan",
+    "E214": "a target needs a program that is not installed",
     # E3xx: data
     "E300": "a data file is missing",
     "E301": "a data file is corrupt or not of its format",

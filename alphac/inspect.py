@@ -28,9 +28,10 @@ def _whole(bundle: Bundle) -> Iterator[str]:
     for d in m.data.values():
         columns = ", ".join(f"{c.name} {c.dtype}{list(c.shape)}" for c in d.columns)
         yield f"data      {d.name}: {columns}  ({d.path})"
+    symbols = next((c.symbols for c in m.classes if isinstance(c, ClassRecord)), {})
     for name, p in m.programs.items():
         segments = sum(s.kind == "segment" for s in p.steps)
-        kernels = len({k.symbol for s in p.steps for k in s.kernels})
+        kernels = len(set(symbols[name]))
         exchanges = sum(s.kind == "exchange" for s in p.steps)
         yield f"program   {name}: {segments} segments, {kernels} kernels, {exchanges} exchanges"
     for i, c in enumerate(m.classes):

@@ -21,8 +21,8 @@ from alphac.frontend.elaborate import elaborate
 from alphac.frontend.parse import parse, read_source
 from alphac.frontend.tree_text import tree_text
 from alphac.ir.core import Module
-from alphac.ir.errors import NotDifferentiableError
-from alphac.ir.passes.admit import Refusal, admit
+from alphac.ir.errors import NotDifferentiableError, ToolMissing
+from alphac.ir.passes.admit import EXACT, Refusal, admit
 from alphac.ir.passes.differentiate import Differentiate
 from alphac.ir.passes.expand import Expand
 from alphac.ir.passes.pad_windows import PadWindows
@@ -175,8 +175,13 @@ def admitted(module: Module, plan: Plan) -> None:
         by_target: dict[str, list[str]] = {name: [] for name in names}
         for name, endpoint in zip(names, plan.names, strict=False):
             by_target[name].append(endpoint)
-        help = "give the fleet endpoints with this capability, or ask for less"
-        raise Diagnostics([Diagnostic("E204", r.text(by_target), r.span, help=help) for r in refusals])
+        raise Diagnostics([Diagnostic("E204", r.text(by_target), r.span, help=_instead(r)) for r in refusals])
+
+
+def _instead(refusal: Refusal) -> str:
+    if refusal.missing == EXACT and refusal.what.startswith("region "):
+        return f"write `numeric fast(tolerance = …)` at the region, or leave {' and '.join(refusal.targets)} out"
+    return "give the fleet endpoints with this capability, or ask for less"
 
 
 def check(path: Path, *, overrides: Mapping[str, str]) -> str:
@@ -211,6 +216,8 @@ def compile_file(
                 return known.write(directory)
         draft = made if isinstance(made, Draft) else _drafted(path, plan, overrides)
         bundle = write(draft, directory, path.parent)
+    except ToolMissing as error:
+        raise fail("E214", error.message, None, error.help) from error
     except OSError as error:
         reason = error.strerror or error
         help = "give another directory with -o"

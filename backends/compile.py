@@ -2,6 +2,7 @@
 
     source ─translate→ LLVM per kernel ─O3 for the target→ bitcode (cached by content)
     bitcode of all kernels + segments ─link→ one module ─emit→ object (cached by content)
+    object ─the target's linker, if it has one→ what a device loads
 
 Every kernel becomes a function `void NAME(pointers…, integers…)`; everything it is made of is internal to it and
 inlined. Arithmetic stays as written: no fast-math flags, no contraction of a product and a sum. Nothing is left
@@ -14,7 +15,6 @@ import hashlib
 import multiprocessing
 import os
 import re
-import struct
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache as once
@@ -22,6 +22,7 @@ from functools import cache as once
 import llvmlite.binding as llvm
 
 from alphac.backends.cache import Cache, cache_directory, code_version
+from alphac.backends.objects import undefined_symbols
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.translate import translate
 from alphac.ir.errors import InternalError
@@ -39,16 +40,20 @@ def compile_object(
     """One object with all kernels (equal names are one kernel) and the functions of `segments` (LLVM IR).
 
     `processes`: how many may compile at a time; by default as many as there are cores. Raises InternalError with the
-    kernel's source if one does not compile.
+    kernel's source if one does not compile, ToolMissing if the target's linker is not here.
     """
     store = store if store is not None else Cache(cache_directory())
     kernels, keys = _keyed(sources, target)
+    if target.printer is not None:
+        return target.printer(kernels).encode()
     whole = _key(target, segments, *keys)
     cached = store.get(whole)
     if cached is not None:
         return cached
+    link = target.linker() if target.linker is not None else None
     codes = _bitcodes(kernels, keys, target, store, processes or _cores())
-    result = _link(codes, segments, target)
+    result = _emitted(codes, segments, target)
+    result = link(result) if link is not None else result
     missing = undefined_symbols(result)
     if missing:
         raise InternalError(f"the object for {target.name} leaves {', '.join(sorted(missing))} undefined")
@@ -61,6 +66,8 @@ def assembly(sources: Iterable[KernelSource], segments: str, target: Target, sto
     """The same code as text, for people and tests."""
     store = store if store is not None else Cache(cache_directory())
     kernels, keys = _keyed(sources, target)
+    if target.printer is not None:
+        return target.printer(kernels)
     machine = _machine(target)
     return machine.emit_assembly(_linked(_bitcodes(kernels, keys, target, store, _cores()), segments, target, machine))
 
@@ -135,7 +142,7 @@ def _optimized(source: KernelSource, target: Target) -> bytes:
         module.get_function(source.name).name = f"{source.name}_thread"
         module.link_in(llvm.parse_assembly(target.entry(source)))
     _keep_only(module, {source.name})
-    text = _attributed(str(module), target)
+    text = _attributed(_placed(str(module), target.private), target)
     module = _improved(text, target, machine, vectorize=True)
     if target.forbidden and re.search(target.forbidden, machine.emit_assembly(module.clone())):
         # LLVM only prefers a width: of mixed element types, or of strides, it makes wider vectors.
@@ -163,6 +170,24 @@ def _attributed(text: str, target: Target) -> str:
     mine = " ".join(["nounwind", '"no-builtins"', *(f'"{k}"="{v}"' for k, v in target.attributes)])
     text = re.sub(r"^(define .*?)( !\S+.*)? \{$", r"\1 #9000\2 {", text, flags=re.MULTILINE)
     return f"{text}\nattributes #9000 = {{ {mine} }}\n"
+
+
+def _placed(text: str, space: int) -> str:
+    """A thread's own memory in the address space that the target has for it. Its uses go on taking plain pointers, and
+    LLVM sees through them.
+
+    %x = alloca T    →    %x.own = alloca T, addrspace(5)
+                          %x = addrspacecast ptr addrspace(5) %x.own to ptr
+    """
+    if not space:
+        return text
+    cast = rf"\1\2 = addrspacecast ptr addrspace({space}) \2.own to ptr"
+    return re.sub(
+        r'^( *)(%[^\s"]+) = alloca (.*)$',
+        rf"\1\2.own = alloca \3, addrspace({space})\n{cast}",
+        text,
+        flags=re.MULTILINE,
+    )
 
 
 def _keep_only(module: llvm.ModuleRef, exported: set[str]) -> None:
@@ -205,28 +230,7 @@ def _linked(codes: Sequence[bytes], segments: str, target: Target, machine: llvm
     return module
 
 
-def _link(codes: Sequence[bytes], segments: str, target: Target) -> bytes:
+def _emitted(codes: Sequence[bytes], segments: str, target: Target) -> bytes:
     machine = _machine(target)
     module = _linked(codes, segments, target, machine)
     return machine.emit_assembly(module).encode() if target.text else machine.emit_object(module)
-
-
-def undefined_symbols(data: bytes) -> set[str]:
-    """Names that a 64-bit little-endian ELF object uses and does not define; of another format none are seen."""
-    if data[:6] != b"\x7fELF\x02\x01":
-        return set()
-    (sections_at,) = struct.unpack_from("<Q", data, 40)
-    size, count = struct.unpack_from("<HH", data, 58)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, sections_at + i * size) for i in range(count)]
-    found: set[str] = set()
-    for section in sections:
-        kind, offset, length, link = section[1], section[4], section[5], section[6]
-        if kind != 2:  # the symbol table
-            continue
-        names = sections[link][4]
-        for at in range(offset + 24, offset + length, 24):
-            name, _, _, home = struct.unpack_from("<IBBH", data, at)
-            if home == 0:
-                start = names + name
-                found.add(data[start : data.index(b"\0", start)].decode())
-    return found - {"_GLOBAL_OFFSET_TABLE_"}

@@ -36,6 +36,7 @@ FEW = 32  # terms, of which a tile is multiplied too soon to wait for anything
 LARGE = 1 << 18  # bytes of a buffer that lies outside of the nearer caches
 ALONE = 1 << 15  # terms in all; fewer are left to thread 0
 FETCHED = 2  # tiles of rows for each line of a term that is fetched ahead, at least
+RUN = 16  # tiles of rows, of which each thread has at least so many if rows are divided among them
 
 
 def emit_contract(frame: Frame, op: Op, combine: Op | None) -> None:
@@ -130,8 +131,9 @@ class Contraction:
         low, high = self.frame.owned_range(self.batch)
         tiles = self._variable((self.rows.count + (self.tile.rows - 1)) // self.tile.rows)
         groups = self._variable((self.columns.count + (plan.width - 1)) // plan.width)
+        begin, tiles, by_rows = self._own_rows(tiles)
         each = self._product(tiles, groups)
-        self._share(self._product(each, self._variable(high - low)))
+        self._share(self._product(each, self._variable(high - low)), by_rows)
         at = source.name("n")
         source.line(f"{at} = lo")
         if self.kept:
@@ -145,24 +147,43 @@ class Contraction:
             index = named(self.batch, low + self._symbol(batch, size(self.batch)))
             start, turns = self._symbol(tile, MANY), symbol(count, source.level, 0, plan.rows // self.tile.rows)
             column = self.columns.low + self._symbol(group, MANY) * plan.width
-            block = _Block(index, self.rows.low + first * self.tile.rows, start, start + turns, column)
+            row = self.rows.low + (begin + first) * self.tile.rows
+            block = _Block(index, row, start, start + turns, column)
             if self.kept:
                 self._keep_rows(block, f"{at} - {rest}" if rest != at else "0", f"hi - {at}", height)
             self._compute(block)
             source.line(f"{at} += {count}")
 
-    def _share(self, total: Affine) -> None:
-        """[lo, hi): what this thread does of `total`."""
+    def _own_rows(self, tiles: Affine) -> tuple[Affine, Affine, str]:
+        """The first of this thread's tiles of rows, their number, and the condition under which no other has them: if
+        there are more rows than columns, so that what all threads read is the lesser operand, and each has a run of
+        them. What a thread made of its examples it then reads again."""
+        source = self.source
+        self.frame.alone = self._work <= ALONE
+        if self.frame.alone or self.frame.kernel.alone or size(self.rows.axes) < size(self.columns.axes):
+            return number(0), tiles, ""
+        text, level = source.index(tiles), source.level
+        by_rows = source.define(f"{text} >= {RUN} * threads", level, "n")
+        begin = source.define(f"select({by_rows}, div({text} * thread, threads), 0)", level, "n")
+        end = source.define(f"select({by_rows}, div({text} * (thread + 1), threads), {text})", level, "n")
+        count = source.define(f"{end} - {begin}", level, "n")
+        return symbol(begin, level, 0, MANY), symbol(count, level, 0, MANY), by_rows
+
+    @property
+    def _work(self) -> int:
+        return size(self.batch) * size(self.rows.axes) * size(self.columns.axes) * self.terms
+
+    def _share(self, total: Affine, by_rows: str) -> None:
+        """[lo, hi): what this thread does of `total`, all of it if it has rows of its own."""
         source, text = self.source, self.source.index(total)
-        work = size(self.batch) * size(self.rows.axes) * size(self.columns.axes) * self.terms
-        self.frame.alone = work <= ALONE
         if self.frame.alone:
             source.line("lo = 0")
             source.line(f"hi = {text} if thread == 0 else 0")
-        else:
-            text = text if text.isalnum() else f"({text})"
-            source.line(f"lo = div({text} * thread, threads)")
-            source.line(f"hi = div({text} * (thread + 1), threads)")
+            return
+        product = text if text.isalnum() else f"({text})"
+        for name, thread, own in (("lo", "thread", "0"), ("hi", "(thread + 1)", text)):
+            part = f"div({product} * {thread}, threads)"
+            source.line(f"{name} = {f'select({by_rows}, {own}, {part})' if by_rows else part}")
 
     def _rows_of_block(self, rest: str, tiles: Affine, groups: Affine) -> tuple[Affine, Affine, str]:
         """First tile and number of tiles of the block of rows that has number `rest` of a product's tiles, and its

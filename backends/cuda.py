@@ -7,9 +7,7 @@ additions are `mul.rn` and `add.rn`, which ptxas never contracts; subnormal numb
 from __future__ import annotations
 
 from alphac.backends.gpu import THREADS
-from alphac.backends.target import KernelSource, Target
-from alphac.backends.x86_64 import CAPABILITIES
-from alphac.ir.schedule import Kernel
+from alphac.backends.target import CAPABILITIES, KernelSource, Target, lower_for_a_grid
 from alphac.ir.typesys import F64
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -56,27 +54,12 @@ define ptr @gpu_shared(i64 %at) {{
 
 
 def _entry(source: KernelSource) -> str:
-    """A kernel that the driver launches: buffers are in global memory, and none overlaps another. Two blocks are to fit
-    into a multiprocessor, one of f64: left to itself, ptxas makes room for more and spills."""
+    """Two blocks are to fit into a multiprocessor, one of f64: left to itself, ptxas makes room for more and spills."""
+    from alphac.backends.gpu.entry import exported
+
     fitting = 1 if F64 in source.parameters else 2
-    from alphac.backends.gpu.entry import call, declaration, integers
-
-    pointers = [f"%p{i}" for i in range(len(source.parameters))]
-    casts = "".join(f"  %g{p[1:]} = addrspacecast ptr addrspace(1) {p} to ptr\n" for p in pointers)
-    taken = [f"ptr addrspace(1) noalias align 16 {p}" for p in pointers]
-    taken += [f"i64 %i{n}" for n in range(integers(source))]
-    return (
-        f"{_LIBRARY.format(shared=max(source.shared, 16))}\n{declaration(source)}"
-        f'define ptx_kernel void @{source.name}({", ".join(taken)}) "nvvm.maxntid"="{THREADS}" '
-        f'"nvvm.minctasm"="{fitting}" {{\n{casts}{call(source, [f"%g{p[1:]}" for p in pointers])}}}\n'
-    )
-
-
-def lower(kernel: Kernel, target: Target) -> KernelSource:
-    """A kernel in the Numba dialect, for one thread of a grid."""
-    from alphac.backends.gpu.lower import lower as lower_
-
-    return lower_(kernel, target)
+    attributes = f'"nvvm.maxntid"="{THREADS}" "nvvm.minctasm"="{fitting}"'
+    return _LIBRARY.format(shared=max(source.shared, 16)) + exported(source, "ptx_kernel", attributes)
 
 
 def _target(architecture: int, version: int) -> Target:
@@ -85,12 +68,8 @@ def _target(architecture: int, version: int) -> Target:
         triple=TRIPLE,
         cpu=f"sm_{architecture}",
         features=f"+ptx{version}",
-        lanes=1,
-        registers=0,
         capabilities=CAPABILITIES | {f"scratch({SHARED[architecture] << 10})"},
-        pause=("", ()),
-        lowering=lower,
-        runs_here=lambda: False,
+        lowering=lower_for_a_grid,
         needs=(f"sm_{architecture}",),
         device="cuda",
         text=True,

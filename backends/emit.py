@@ -31,7 +31,8 @@ PARTIAL = {"div", "floordiv", "mod", "pow", "sqrt", "rsqrt", "log", "log1p", "ex
 
 @dataclass
 class Code:
-    """Programs lowered to a target: `records` by program, sources by symbol, the text of all segments (for a GPU, their
+    """Programs lowered to a target: `records` by program, which are the same for all targets; the `symbols` of their
+    kernels, by program, in the order of the segments; sources by symbol; the text of all segments (for a GPU, their
     `launches` instead), and the bytes of scratch that one thread needs."""
 
     target: Target
@@ -40,6 +41,7 @@ class Code:
     segments: str
     scratch: int
     launches: dict[str, list[Action]] = field(default_factory=dict[str, list[Action]])
+    symbols: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def object(self, store: Cache | None = None, processes: int | None = None) -> bytes:
         """The object with every kernel and segment."""
@@ -63,6 +65,7 @@ def lower_programs(programs: Iterable[Program], target: Target, segment: Segment
             code.scratch = max(code.scratch, source.scratch)
         emitted = _Emission(program, sources)
         code.records[program.name] = emitted.record()
+        code.symbols[program.name] = emitted.symbols
         for name, (steps, outer) in emitted.segments.items():
             if target.is_gpu:
                 code.launches[name] = actions(steps, sources, emitted.number)
@@ -85,6 +88,7 @@ class _Emission:
         default_factory=dict[str, tuple[tuple[Step, ...], tuple[Value, ...]]]
     )
     loops: dict[Value, int] = field(default_factory=dict[Value, int])  # numbers of loops by their indices
+    symbols: list[str] = field(default_factory=list[str])  # of the kernels of its segments
 
     def __post_init__(self) -> None:
         self.number = {id(b): i for i, b in enumerate(self.program.buffers)}
@@ -147,8 +151,8 @@ class _Emission:
     def _kernel(self, kernel: Kernel, loops: tuple[Repeat | Tiles, ...]) -> Record:
         op, span = _blamed(kernel)
         stored = {id(view.buffer) for _, view in kernel.stores}
+        self.symbols.append(self.sources[kernel].name)
         return {
-            "symbol": self.sources[kernel].name,
             "buffers": [self.number[id(b)] for b in kernel.buffers()],
             "stores": len(stored),
             "op": op,

@@ -6,13 +6,18 @@ schedule into source. Targets are found by `alphac.backends.registry`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from alphac.ir.passes.admit import EXACT
 from alphac.ir.schedule import Kernel
 from alphac.ir.typesys import DType
 
 MATRIX_BF16 = "matrix(bf16)"  # the capability: products of bf16 pairs, added up in f32
+CAPABILITIES = frozenset(  # of a target that takes every op in every dtype, and computes it exactly
+    {EXACT, "elementwise", "index", "gather", "reduce", "contract", "scan", "scatter", "collective"}
+    | {"f32", "f64", "bf16", "i32", "i64", "u8", "bool"}
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class KernelSource:
 
 Lowering = Callable[["Kernel", "Target"], KernelSource]
 Entry = Callable[[KernelSource], str]
+Link = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
@@ -74,14 +80,14 @@ class Target:
     """One instruction set.
 
     name          as in fleet files and bundles
+    capabilities  what regions may need: ops' needs and dtypes by name
+    lowering      kernel → source
+    runs_here     whether this machine executes it, as a host that compiles for itself
     triple, cpu, features   what LLVM compiles for
     lanes         f32 elements in the vector register that code should use (16: AVX-512, 8: AVX2, 4: SSE or NEON);
                   explicit vector code must not use wider ones
     registers     how many vector registers there are
-    capabilities  what regions may need: ops' needs and dtypes by name
     pause         (intrinsic, i32 arguments) that relaxes the core in a spin loop
-    lowering      kernel → source
-    runs_here     whether this machine executes it
     needs         the processor's features, in LLVM's names, without which an object must not be loaded
     preference    among targets that run here, the highest is chosen
     tile          rows and vectors of contractions' register tiles; None: as the shape suggests
@@ -91,20 +97,23 @@ class Target:
                   has them; empty if it may use all
     device        the module of the runtime's devices that loads the code
     text          whether that loads assembly rather than an object
+    printer       writes all kernels as text that the device's own compiler takes, in place of LLVM; None: LLVM does it
     entry         LLVM IR of what a kernel's source calls beside LLVM's own functions, and of its exported function,
                   which calls `NAME_thread`, the function that the source became; None: that is exported itself
+    private       the address space that LLVM keeps a thread's own memory in
+    linker        finds what makes an object loadable, where LLVM's own is not; raises ToolMissing
     """
 
     name: str
-    triple: str
-    cpu: str
-    features: str
-    lanes: int
-    registers: int
     capabilities: frozenset[str]
-    pause: tuple[str, tuple[int, ...]]
     lowering: Lowering = field(compare=False, repr=False)
-    runs_here: Callable[[], bool] = field(compare=False, repr=False)
+    runs_here: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
+    triple: str = ""
+    cpu: str = ""
+    features: str = ""
+    lanes: int = 1
+    registers: int = 0
+    pause: tuple[str, tuple[int, ...]] = ("", ())
     needs: tuple[str, ...] = ()
     preference: int = 0
     attributes: tuple[tuple[str, str], ...] = ()
@@ -114,6 +123,9 @@ class Target:
     device: str = "cpu"
     text: bool = False
     entry: Entry | None = field(default=None, compare=False, repr=False)
+    printer: Callable[[Iterable[KernelSource]], str] | None = field(default=None, compare=False, repr=False)
+    private: int = 0
+    linker: Callable[[], Link] | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_gpu(self) -> bool:
@@ -123,3 +135,17 @@ class Target:
     def lower(self, kernel: Kernel) -> KernelSource:
         """The source of one kernel."""
         return self.lowering(kernel, self)
+
+
+def lower_for_vectors(kernel: Kernel, target: Target) -> KernelSource:
+    """A processor's lowering: a kernel in the Numba dialect, for the target's vector width."""
+    from alphac.backends import kernels
+
+    return kernels.lower(kernel, target)
+
+
+def lower_for_a_grid(kernel: Kernel, target: Target) -> KernelSource:
+    """A GPU's lowering: a kernel in the Numba dialect, for one thread of a grid."""
+    from alphac.backends.gpu import lower
+
+    return lower.lower(kernel, target)

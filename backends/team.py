@@ -13,6 +13,11 @@ from alphac.backends.target import Target
 #
 # At the barrier every thread has a cache line of its own, in which it counts its meetings, and looks at the others'
 # lines: the way from one thread to another is one transfer of a line. A thread may be one meeting ahead, not two.
+#
+# Many processors show a thread's writes to others in any order. What must be seen behind a meeting is written before a
+# count that is stored with `release`, or added to with `acq_rel`, and read after a look at the count with `acquire`: a
+# line's meetings, the team's generation (the call's function, table, threads), and how many have finished (all that the
+# call wrote). `monotonic` is a thread's look at a word that only itself writes.
 _TEAM = """
 declare void @{pause}({pause_types})
 

@@ -5,27 +5,16 @@ from __future__ import annotations
 import platform
 from functools import cache
 
-from alphac.backends.target import MATRIX_BF16, KernelSource, Target
-from alphac.ir.schedule import Kernel
+from alphac.backends.target import CAPABILITIES, MATRIX_BF16, Target, lower_for_vectors
 
 TRIPLE = "x86_64-unknown-linux-gnu"
 _V3 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
-CAPABILITIES = frozenset(
-    {"elementwise", "index", "gather", "reduce", "contract", "scan", "scatter", "collective"}
-    | {"f32", "f64", "bf16", "i32", "i64", "u8", "bool"}
-)
-
-
-def lower(kernel: Kernel, target: Target) -> KernelSource:
-    """A kernel in the Numba dialect, for the target's vector width."""
-    from alphac.backends import kernels
-
-    return kernels.lower(kernel, target)
 
 
 @cache
-def _host_features() -> frozenset[str]:
+def host_features() -> frozenset[str]:
+    """What this processor has, in LLVM's names."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return frozenset()
     import llvmlite.binding as llvm
@@ -53,8 +42,8 @@ def _target(
         registers=registers,
         capabilities=capabilities | {f"scratch({1 << 30})"},  # a thread's: ordinary memory
         pause=("llvm.x86.sse2.pause", ()),
-        lowering=lower,
-        runs_here=lambda: _host_features().issuperset(wanted),
+        lowering=lower_for_vectors,
+        runs_here=lambda: host_features().issuperset(wanted),
         needs=wanted,
         preference=preference,
         attributes=(("prefer-vector-width", str(32 * lanes)),),

@@ -2,7 +2,8 @@
 
     python benchmarks/gpu.py [--steps N]
 
-Needs an NVIDIA GPU and the extra `cuda`. Writes records/gpu-DATE.json: which GPU, which driver, seconds, TFLOP/s.
+Needs an NVIDIA GPU and the extra `cuda`, or an AMD GPU, ROCm and `lld-19`.
+Writes records/gpu-DATE.json: which GPU, which driver, seconds, TFLOP/s.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from recording import write_record
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from hardware import described, hardware  # noqa: E402
+from hardware import DRIVERS, described, hardware  # noqa: E402
 from session import Session  # noqa: E402
 from test_kernels import contracted, function_of  # noqa: E402
 
@@ -31,7 +32,6 @@ from alphac.backends.registry import host_target  # noqa: E402
 from alphac.ir.passes.project import schedule  # noqa: E402
 from alphac.ir.typesys import F32, Dim  # noqa: E402
 from alphac.pipeline import Plan, compile_file  # noqa: E402
-from alphac.runtime.devices.cuda import CudaDriver  # noqa: E402
 from alphac.runtime.devices.gpu import Launch  # noqa: E402
 
 SIZES = ((1024, 1024, 1024), (4096, 4096, 4096), (8192, 1024, 8192), (256, 784, 128))
@@ -45,7 +45,7 @@ def contraction(rows: int, terms: int, columns: int) -> dict[str, Any]:
     program = schedule(function_of([contracted(F32, (m, k), (k, n), (m, n))]))
     code = lower_programs([program], hardware())
     (action,) = next(iter(code.launches.values()))
-    driver = CudaDriver(code.object().split(b"\n", 1)[1], code.target.name, code.target.needs)
+    driver = DRIVERS[code.target.device](code.object().split(b"\n", 1)[1], code.target.name, code.target.needs)
     random = np.random.default_rng(0)
     places: list[int] = []
     for number in action["buffers"]:

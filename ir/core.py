@@ -152,7 +152,7 @@ class Evaluation:
 @dataclass(frozen=True)
 class RegionContract:
     """What a region asks for by name: `numeric` exact or fast (with its tolerance), `requires` as written, such as
-    `matrix(bf16)`; `span` is where."""
+    `matrix(bf16)`; `span` is where, or the region."""
 
     numeric: str = "exact"
     tolerance: float = 0.0

@@ -1,4 +1,4 @@
-"""What can go wrong inside the compiler: a bug, and a gradient that does not exist."""
+"""What can go wrong inside the compiler: a bug, a gradient that does not exist, a tool that is not installed."""
 
 from __future__ import annotations
 
@@ -36,3 +36,11 @@ class NotDifferentiableError(Exception):
             return cut
         start, *through = (f"`{name}`" for name in self.path)
         return f"the gradient comes here from {start}{' through ' if through else ''}{', '.join(through)}; {cut}"
+
+
+class ToolMissing(Exception):
+    """A target needs a program that this machine lacks; `help`: what to install."""
+
+    def __init__(self, message: str, help: str) -> None:
+        super().__init__(message)
+        self.message, self.help = message, help

@@ -13,8 +13,7 @@ from alphac.runtime.records import BufferRecord, ClassRecord, Manifest
 from alphac.runtime.tree import merges, subtrees
 
 ALIGNMENT = 64
-HUGE = 4 << 20  # from this size on, huge pages are asked for: Linux gives them to private mappings only
-_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+HUGE = 4 << 20  # from this size on, huge pages are asked for
 STORAGE = {
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
@@ -95,8 +94,10 @@ def _aligned(size: int) -> int:
 
 
 def _map(size: int) -> mmap.mmap:
+    """Zeros. The mapping is private: one that could be shared has huge pages only where the host gives shared memory
+    such."""
     try:
-        memory = mmap.mmap(-1, max(size, mmap.PAGESIZE), **_PRIVATE)
+        memory = mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError, ValueError, MemoryError):
         raise OutOfMemory(
             f"this host cannot give {size:,} bytes", help="use more roles, so that each owns fewer shards"

@@ -139,13 +139,12 @@ def _steps(name: str, program: ProgramRecord, steps: Iterable[StepRecord], depth
         if step.kind == "segment":
             _require(SYMBOL.fullmatch(step.symbol) is not None, f"{name}: odd symbol")
             for kernel in step.kernels:
-                fits = SYMBOL.fullmatch(kernel.symbol) is not None and 0 <= kernel.stores <= len(kernel.buffers)
                 fits = (
-                    fits
+                    0 <= kernel.stores <= len(kernel.buffers)
                     and all(0 <= b < count for b in kernel.buffers)
                     and all(loop.count >= 0 and loop.rows >= 0 for loop in kernel.loops)
                 )
-                _require(fits, f"{name}: kernel {kernel.symbol[:80]} is odd")
+                _require(fits, f"{name}: a kernel of {step.symbol[:80]} is odd")
             _require(all(0 <= b < count for guard in step.guards for b in guard), f"{name}: a guard has no buffer")
         elif step.kind == "exchange":
             _require(bool(step.buffers) and len(step.buffers) == len(step.kinds), f"{name}: an exchange is odd")
@@ -165,6 +164,10 @@ def _class(manifest: Manifest, where: str, record: ClassRecord) -> None:
     _require(record.object in manifest.files, f"{where} has no object file")
     _require(0 <= record.arena <= MAX_BYTES and 0 <= record.scratch <= MAX_BYTES, f"{where} asks for absurd memory")
     _require(set(record.plans) == set(manifest.programs), f"{where} lacks the plan of a program")
+    _require(set(record.symbols) == set(manifest.programs), f"{where} lacks the symbols of a program")
+    for name, symbols in record.symbols.items():
+        fits = len(symbols) == _kernels(manifest.programs[name].steps) and all(map(SYMBOL.fullmatch, symbols))
+        _require(fits, f"{where}: {name}: odd symbols of kernels")
     nodes = _most_subtrees(manifest, record)
     states: dict[str, int] = {}
     for name, plan in record.plans.items():
@@ -177,6 +180,11 @@ def _class(manifest: Manifest, where: str, record: ClassRecord) -> None:
             if buffer.role == "state":
                 same = states.setdefault(buffer.state, offset) == offset
                 _require(same, f"{where}: state {buffer.state} lies in two places")
+
+
+def _kernels(steps: Iterable[StepRecord]) -> int:
+    """How many kernels there are in steps."""
+    return sum(len(step.kernels) + _kernels(step.steps) for step in steps)
 
 
 def _most_subtrees(manifest: Manifest, record: ClassRecord) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from alphac.runtime.arena import TABLE, Arena, Array
 from alphac.runtime.bundle import Bundle
@@ -31,10 +32,17 @@ Exchange = Callable[[Exchanged], None]
 
 
 class Program:
-    """A program placed in an arena: its views, its table, and its steps ready to run."""
+    """A program placed in an arena: its views, its table, and its steps ready to run. `symbols`: its kernels', in the
+    order of its segments."""
 
     def __init__(
-        self, record: ProgramRecord, arena: Arena, offsets: Sequence[int], library: Library, scope: int
+        self,
+        record: ProgramRecord,
+        arena: Arena,
+        offsets: Sequence[int],
+        library: Library,
+        scope: int,
+        symbols: Sequence[str],
     ) -> None:
         self.record, self.name = record, record.name
         self.views = [arena.view(b, o) for b, o in zip(record.buffers, offsets, strict=True)]
@@ -51,15 +59,16 @@ class Program:
         )
         self.table[TABLE:] = [arena.place(b, o) for b, o in zip(record.buffers, offsets, strict=True)]
         self.scopes = scope
-        self.steps = tuple(self._prepare(step, library) for step in record.steps)
+        left = iter(symbols)
+        self.steps = tuple(self._prepare(step, library, left) for step in record.steps)
         self.whole = library.address(record.whole) if record.whole else 0
 
-    def _prepare(self, step: StepRecord, library: Library) -> Segment | Exchanged | Loop:
+    def _prepare(self, step: StepRecord, library: Library, symbols: Iterator[str]) -> Segment | Exchanged | Loop:
         if step.kind == "segment":
-            return Segment(library.address(step.symbol), step)
+            return Segment(library.address(step.symbol), step, tuple(islice(symbols, len(step.kernels))))
         if step.kind == "repeat":
             indices = range(step.count - 1, -1, -1) if step.reverse else range(step.count)
-            return Loop(indices, LOOPS + step.index, tuple(self._prepare(s, library) for s in step.steps))
+            return Loop(indices, LOOPS + step.index, tuple(self._prepare(s, library, symbols) for s in step.steps))
         self.scopes += 1
         dtypes = tuple(self.record.buffers[b].dtype for b in step.buffers)
         return Exchanged(self.scopes - 1, dtypes, step.kinds, tuple(self.views[b] for b in step.buffers), step.buffers)
@@ -97,10 +106,11 @@ class Program:
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment's address, and its record for replay."""
+    """A segment's address; for replay its record, and the symbols of the record's kernels."""
 
     function: int
     record: StepRecord
+    symbols: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -155,7 +165,8 @@ class Executor:
         self._states: dict[str, Array] = {}
         scope = 0
         for name, program in manifest.programs.items():
-            made = Program(program, self.arena, record.plans[name].offsets, self.library, scope)
+            offsets = record.plans[name].offsets
+            made = Program(program, self.arena, offsets, self.library, scope, record.symbols[name])
             scope = made.scopes
             self.programs[name] = made
             for buffer, view in zip(program.buffers, made.views, strict=True):

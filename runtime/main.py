@@ -20,9 +20,10 @@ USAGE = """usage: python BUNDLE --role K [options]
   --threads T      threads of this role (default 1)
   --out RUNDIR     where role 0 writes the run (default runs/NAME-N)
   --resume WHAT    a checkpoint's path, or latest
+  --emulated HOW   the processor is emulated: the run's record says so, and how
 """
 NUMBERS = {"--role", "--steps", "--threads", "--listener", "--events", "--control"}
-WORDS = {"--join", "--out", "--resume"}
+WORDS = {"--join", "--out", "--resume", "--emulated"}
 INTERNAL = 4
 
 
@@ -105,6 +106,7 @@ def run(bundle: Path, given: dict[str, str]) -> int:
         threads=int(given.get("--threads", 1)),
         out=Path(given["--out"]) if "--out" in given else None,
         resume=given.get("--resume"),
+        emulated=given.get("--emulated", ""),
     )
     role = Role(options, tell)
     _listen(role, number("--control"))

@@ -62,9 +62,9 @@ class LoopRecord(NamedTuple):
 
 
 class KernelRecord(NamedTuple):
-    """One kernel of a segment, for replay: `loops` are the enclosing loops inside the segment, outermost first."""
+    """One kernel of a segment, for replay: `loops` are the enclosing loops inside the segment, outermost first. Its
+    symbol depends on the target: `ClassRecord.symbols`."""
 
-    symbol: str
     buffers: tuple[int, ...]
     stores: int  # the first so many buffers are written
     op: str
@@ -110,6 +110,7 @@ class ProgramPlan(NamedTuple):
 class ClassRecord(NamedTuple):
     """Roles that own the same number of shards on the same target: one memory plan, one object.
 
+    `symbols`: of every program its kernels' in the object, in the order of its segments.
     `features`: the processor's features, in LLVM's names, without which the object must not be loaded."""
 
     shards: int
@@ -118,6 +119,7 @@ class ClassRecord(NamedTuple):
     arena: int  # bytes
     scratch: int  # bytes per thread
     plans: dict[str, ProgramPlan]
+    symbols: dict[str, tuple[str, ...]]
     features: tuple[str, ...] = ()
     device: str = "cpu"  # the module of `runtime/devices` that loads the object
 

@@ -21,6 +21,8 @@ from alphac.runtime.devices import Remote
 from alphac.runtime.executor import Exchange, Exchanged, Executor, Program, Segment, Step, around
 from alphac.runtime.records import KernelRecord, LoopRecord, StepRecord
 
+Numbered = tuple[int, KernelRecord]  # a kernel, and its place in its segment
+
 
 @dataclass(frozen=True)
 class Culprit:
@@ -59,7 +61,7 @@ class Replay:
         for step in steps:
             if isinstance(step, Segment):
                 self._there.enter(step)
-                self._kernels(step.record.kernels, 0, [])
+                self._kernels(list(enumerate(step.record.kernels)), 0, [])
                 if step is self._stopped:
                     return True
             elif isinstance(step, Exchanged):
@@ -76,12 +78,12 @@ class Replay:
                         return True
         return False
 
-    def _kernels(self, kernels: Sequence[KernelRecord], depth: int, inner: list[int]) -> None:
-        for loop, members in groupby(kernels, lambda k: k.loops[depth] if len(k.loops) > depth else None):
+    def _kernels(self, kernels: Sequence[Numbered], depth: int, inner: list[int]) -> None:
+        for loop, members in groupby(kernels, lambda k: k[1].loops[depth] if len(k[1].loops) > depth else None):
             body = list(members)
             if loop is None:
-                for kernel in body:
-                    self._launch(kernel, inner)
+                for number, kernel in body:
+                    self._launch(number, kernel, inner)
             else:
                 for index in self._turns(loop):
                     self._kernels(body, depth + 1, [*inner, index])
@@ -92,7 +94,7 @@ class Replay:
         first, stop = (loop.rows * n for n in (arena.first, arena.first + arena.shards))
         return iter(range(first, stop)) if loop.rows else _indices(loop)
 
-    def _launch(self, kernel: KernelRecord, inner: list[int]) -> None:
+    def _launch(self, number: int, kernel: KernelRecord, inner: list[int]) -> None:
         """Run one kernel and look at what it stored; kernels that write a state come after the guard and are left
         out."""
         if self._found is not None or self._foreign:
@@ -105,7 +107,7 @@ class Replay:
             if b not in self._written:
                 self._there.clear(b)  # what lies there is another value's, which nobody needs any more
                 self._written.add(b)
-        self._there.call(kernel, [*self._indices, *inner])
+        self._there.call(number, kernel, [*self._indices, *inner])
         for b in stored:
             self._there.fetch(b)
             what = _not_finite(self._program.views[b], buffers[b].dtype)
@@ -123,9 +125,11 @@ class _Host:
     def __init__(self, executor: Executor, program: Program) -> None:
         self._executor, self._program = executor, program
         self._functions: dict[str, int] = {}
+        self._symbols: tuple[str, ...] = ()
 
     def enter(self, segment: Segment) -> None:
         """The kernels that follow are this segment's."""
+        self._symbols = segment.symbols
 
     def exchange(self, exchange: Exchange, step: Exchanged) -> None:
         exchange(step)
@@ -137,16 +141,16 @@ class _Host:
     def fetch(self, buffer: int) -> None:
         """Have a buffer's numbers in its view."""
 
-    def call(self, kernel: KernelRecord, indices: Sequence[int]) -> None:
-        """Run a kernel on one thread. `indices`: of all loops around it."""
-        program, arena = self._program, self._executor.arena
-        if kernel.symbol not in self._functions:
-            self._functions[kernel.symbol] = self._executor.library.address(kernel.symbol)
+    def call(self, number: int, kernel: KernelRecord, indices: Sequence[int]) -> None:
+        """Run the segment's kernel of that number on one thread. `indices`: of all loops around it."""
+        program, arena, symbol = self._program, self._executor.arena, self._symbols[number]
+        if symbol not in self._functions:
+            self._functions[symbol] = self._executor.library.address(symbol)
         pointers = [int(program.table[16 + b]) for b in kernel.buffers]
         places = (arena.address("merges"), arena.address("scratch"))
         integers = [*indices, arena.shards, arena.first, *places, 0, 1]
         kinds = [ctypes.c_void_p] * len(pointers) + [ctypes.c_int64] * len(integers)
-        ctypes.CFUNCTYPE(None, *kinds)(self._functions[kernel.symbol])(*pointers, *integers)
+        ctypes.CFUNCTYPE(None, *kinds)(self._functions[symbol])(*pointers, *integers)
 
 
 class _Remote:
@@ -169,9 +173,9 @@ class _Remote:
     def fetch(self, buffer: int) -> None:
         self._remote.read(self._program.record, buffer)
 
-    def call(self, kernel: KernelRecord, indices: Sequence[int]) -> None:
+    def call(self, number: int, kernel: KernelRecord, indices: Sequence[int]) -> None:
         assert self._segment is not None
-        self._remote.launch(self._segment.symbol, self._segment.kernels.index(kernel), indices)
+        self._remote.launch(self._segment.symbol, number, indices)
 
 
 def _on_device(executor: Executor, program: Program) -> _Remote | None:

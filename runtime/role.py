@@ -34,7 +34,7 @@ FLUSH = 1.0  # seconds that metrics may stay in memory
 class Options:
     """How one role is started. `join`: where role 0 listens (the root listens there), None for a role alone;
     `listener`: an inherited descriptor of a socket that listens already. `out` and `resume` as in `alphac run`;
-    `directory` is made by the root."""
+    `directory` is made by the root. `emulated`: through what, if the processor is not a real one."""
 
     bundle: Path
     role: int
@@ -45,6 +45,7 @@ class Options:
     out: Path | None = None
     resume: str | None = None
     patience: float = PATIENCE
+    emulated: str = ""
 
 
 @dataclass
@@ -151,6 +152,7 @@ class Role:
             "first": me.first,
             "shards": me.shards,
             "target": bundle.class_of(me.role_class).target,
+            "device": executor.remote.describe() if executor.remote is not None else {},
             "steps_run": machine.counters.steps,
             "shards_computed": machine.counters.shards,
             "examples": machine.counters.examples,
@@ -159,6 +161,7 @@ class Role:
             "states_sha256": states_digest(bundle.manifest, executor.states),
             "host": platform.node(),
             "machine": platform.machine(),
+            "emulated": self.options.emulated,
             "pid": os.getpid(),
         }
 

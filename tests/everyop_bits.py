@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from everyop_native import Batch, part
+from everyop_runs import Runs, part
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -27,7 +27,7 @@ def shares_of(shards: int) -> tuple[tuple[int, ...], ...]:
 
 
 def check_bits(
-    batch: Batch,
+    runs: Runs,
     name: str,
     inputs: Sequence[Array],
     expected: Sequence[Array],
@@ -37,7 +37,7 @@ def check_bits(
     """The same bits whoever owns the shards, and with any number of threads."""
     for count in threads:
         for shares in shares_of(shards):
-            for i, held in enumerate(batch.run(name, inputs, shards, shares, count)):
+            for i, held in enumerate(runs.run(name, inputs, shards, shares, count)):
                 for role, found in held:
                     where = f"{name}, result {i}, shares {shares}, role at {role.first}, {count} threads"
                     assert same_bits(found, part(role, i, expected[i])), where

@@ -9,14 +9,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from hardware import DRIVERS
 from simulated import Simulator
 
 from alphac.backends.emit import Code
-from alphac.runtime.devices.cuda import CudaDriver
+from alphac.backends.target import Target
 from alphac.runtime.devices.gpu import Driver, Launch
+from alphac.runtime.devices.metal import MetalDriver
+from alphac.runtime.devices.opencl import OpenClDriver
 
 if TYPE_CHECKING:
-    from native import Role
+    from native_roles import Role
 
 Actions = list[dict[str, Any]]
 
@@ -28,13 +31,19 @@ def launches_in(actions: Iterable[Actions]) -> Iterator[dict[str, Any]]:
         yield from launches_in([action.get("steps", [])])
 
 
+def _driver(kernels: bytes, there: Target) -> Driver:
+    if there.device == "metal":
+        return MetalDriver(kernels, there.name)
+    make = {**DRIVERS, "opencl": OpenClDriver}.get(there.device)
+    return make(kernels, there.name, there.needs) if make is not None else Simulator(kernels)
+
+
 class GpuTeam:
     """In the place of a team of threads: goes through a segment's launches."""
 
     def __init__(self, code: Code, data: bytes) -> None:
         kernels, there = data.split(b"\n", 1)[1], code.target
-        simulated = there.device == "simulated"
-        self.driver: Driver = Simulator(kernels) if simulated else CudaDriver(kernels, there.name, there.needs)
+        self.driver = _driver(kernels, there)
         self.launches = code.launches
         self._places: dict[int, int] = {}
 

@@ -211,7 +211,8 @@ class Simulator:
         self._start = scheduler.get_function_address("sim_start")
         machine = llvm.Target.from_default_triple().create_target_machine()
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-        self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(kernels))
+        if kernels:
+            self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(kernels))
         self._engine.finalize_object()
         self._stacks = np.zeros(STACK * THREADS // 8, np.int64)
         self._shared = np.full(SHARED, 0xA5, np.uint8)
@@ -263,6 +264,9 @@ class Simulator:
                 self.launch(launch)
 
         return run
+
+    def describe(self) -> dict[str, str | int]:
+        return {"device": "simulated"}
 
     def close(self) -> None:
         self._memory.clear()

@@ -213,10 +213,16 @@ def refusals() -> dict[str, Manifest]:
     def planned(plan: Any) -> Manifest:
         return good._replace(classes=(first._replace(plans={**first.plans, "step": plan}), *good.classes[1:]))
 
+    def named(symbols: Any) -> Manifest:
+        return good._replace(classes=(first._replace(symbols=symbols), *good.classes[1:]))
+
     exchange, last = step.steps[1], step.steps[2]
     return {
         "outside the arena": planned(far),
         "in two places": planned(moved),
+        "lacks the symbols of a program": named({}),
+        "step: odd symbols of kernels": named({**first.symbols, "step": first.symbols["step"][1:]}),
+        "finish.mean: odd symbols": named({**first.symbols, "finish.mean": ("no such",)}),
         "lacks offsets": planned(far._replace(offsets=())),
         "does not own the shards": good._replace(roles=(good.roles[0], good.roles[1]._replace(first=2))),  # type: ignore[type-var]
         "do not own all shards": good._replace(roles=good.roles[:1]),

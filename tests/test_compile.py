@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native import Loaded, run
+from native import run
+from native_roles import Loaded
 
 from alphac.backends.cache import Cache
-from alphac.backends.compile import assembly, compile_object, undefined_symbols
+from alphac.backends.compile import assembly, compile_object
 from alphac.backends.emit import lower_programs
 from alphac.backends.kernels import TYPES
+from alphac.backends.objects import undefined_symbols
 from alphac.backends.registry import host_target, target, targets
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.team import support
@@ -180,5 +182,6 @@ def test_a_kernel_is_exported_for_replay(store: Cache):
     ((kernel,),) = [s["kernels"] for s in code.records["one"]["steps"]]
     assert kernel["buffers"] == [1, 0] and kernel["stores"] == 1
     out, two = floats(0), floats(2)
-    Loaded(code.object(store)).call(kernel["symbol"], out.ctypes.data, two.ctypes.data, 1, 0, 0, 0, 0, 1)
+    (symbol,) = code.symbols["one"]
+    Loaded(code.object(store)).call(symbol, out.ctypes.data, two.ctypes.data, 1, 0, 0, 0, 0, 1)
     assert out[0] == 0.5

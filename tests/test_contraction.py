@@ -12,6 +12,7 @@ from scheduling import Draft, inputs
 
 from alphac.backends.emit import lower_programs
 from alphac.backends.registry import host_target
+from alphac.backends.target import Target
 from alphac.backends.tiling import shapes
 from alphac.ir.core import Function
 from alphac.ir.interpret import interpret
@@ -49,11 +50,32 @@ def drawn(source: random.Random) -> Function:
 )
 def test_every_register_tile_gives_the_same_bits(tile: tuple[int, int]):
     source = random.Random(str(tile))
-    function = drawn(source)
+    agrees(drawn(source), replace(host_target(), tile=tile), threads=2)
+
+
+def tall(terms: int) -> Function:
+    """More rows than columns, which threads divide among them: in rows of examples, and under a combine."""
+    draft = Draft()
+    m, n, k = Dim("m", 320 * SHARDS, SHARDS), Dim("n", 20), Dim("k", terms)
+    x = draft.argument("column", "x", TensorType(F32, (m, k)))
+    w = draft.argument("state", "w", TensorType(F32, (k, n)))
+    draft.result("output", "y", draft.b("contract", x, w, dims=(m, n)))
+    rows, grain = Dim("r", 700), Dim("k", 7 * SHARDS, SHARDS)
+    x, y = (draft.argument("column", c, TensorType(F32, (grain, d))) for c, d in (("u", rows), ("v", n)))
+    draft.result("output", "g", draft.b.combine(draft.b("contract", x, y, dims=(rows, n))))
+    return draft.function()
+
+
+@pytest.mark.parametrize("terms", [70, pytest.param(4100, marks=pytest.mark.slow)])
+def test_threads_with_rows_of_their_own_give_the_same_bits(terms: int):
+    agrees(tall(terms), host_target(), threads=3)
+
+
+def agrees(function: Function, target: Target, threads: int) -> None:
     arrays = inputs(function)
     program = schedule(function)
-    code = lower_programs([program], replace(host_target(), tile=tile))
-    roles, _ = run(program, code, arrays, SHARDS, SHARES, threads=2)
+    code = lower_programs([program], target)
+    roles, _ = run(program, code, arrays, SHARDS, SHARES, threads=threads)
     wanted = interpret(function, arrays, exact=True)
     for (_, buffer), value in zip(program.results, wanted, strict=True):
         for role in roles:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,7 +18,7 @@ import tiny
 from alphac.runtime.arena import Arena
 from alphac.runtime.bundle import Bundle, ClassRecord, KernelRecord, LoopRecord, read_bundle
 from alphac.runtime.collectives import Alone
-from alphac.runtime.devices.cpu import load
+from alphac.runtime.devices.cpu import load, refuse_foreign
 from alphac.runtime.errors import KernelFailed, NonFiniteLoss, OutOfMemory
 from alphac.runtime.executor import Exchanged, Executor, Segment
 from alphac.runtime.records import StepRecord
@@ -168,6 +171,29 @@ def test_foreign_code_is_refused(code: bytes, reason: str) -> None:
         load(code, (), "x.o")
 
 
+def mach_o(machine: int, kind: int = 1) -> bytes:
+    return struct.pack("<IIII", 0xFEEDFACF, machine, 0, kind).ljust(64, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (elf(183), "is no 64-bit Mach-O object"),
+        (mach_o(0x01000007), "is for x86_64, this host is arm64"),
+        (mach_o(0x0100000C, kind=2), "is no relocatable object"),
+        (mach_o(0x0100000C), ""),
+    ],
+)
+def test_foreign_code_is_refused_on_an_apple(code: bytes, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    if not reason:
+        refuse_foreign(code, "x.o")
+        return
+    with pytest.raises(KernelFailed, match=reason):
+        refuse_foreign(code, "x.o")
+
+
 def test_a_processor_without_the_features_is_refused() -> None:
     with pytest.raises(KernelFailed, match=r"x\.o needs a processor with telepathy"):
         load(tiny.code(), ("telepathy",), "x.o")
@@ -211,16 +237,17 @@ def test_replay_runs_loops_as_the_segment_does(executor: Run) -> None:
     role = executor()
     replay = Replay(role, "region.loops", None, None)  # type: ignore[arg-type]
     calls: list[tuple[str, list[int]]] = []
-    replay._launch = lambda kernel, inner: calls.append((kernel.symbol, inner))  # type: ignore[method-assign]
+    replay._launch = lambda number, kernel, inner: calls.append((kernel.op, inner))  # type: ignore[method-assign]
     outer, inner, other = LoopRecord(0, 2), LoopRecord(1, 2, True), LoopRecord(2, 2)
     names = {"a": (), "b": (outer,), "c": (outer, inner), "d": (outer, inner), "e": (outer,), "f": (other,)}
-    replay._kernels([KernelRecord(n, (), 0, n, "", loops) for n, loops in names.items()], 0, [])
+    kernels = [KernelRecord((), 0, name, "", loops) for name, loops in names.items()]
+    replay._kernels(list(enumerate(kernels)), 0, [])
     assert " ".join(name + "".join(map(str, inner)) for name, inner in calls) == (
         "a b0 c01 d01 c00 d00 e0 b1 c11 d11 c10 d10 e1 f0 f1"
     )
     calls.clear()
     role.arena.first, role.arena.shards = 3, 2
-    replay._kernels([KernelRecord("g", (), 0, "g", "", (LoopRecord(3, 20, rows=2), inner))], 0, [])
+    replay._kernels([(0, KernelRecord((), 0, "g", "", (LoopRecord(3, 20, rows=2), inner)))], 0, [])
     assert " ".join("".join(map(str, inner)) for _, inner in calls) == "61 60 71 70 81 80 91 90"
 
 

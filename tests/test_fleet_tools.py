@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import platform
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 from running import call
 from test_fleet import DESK, write
 
-from alphac import calibrate, calibration, detect
+from alphac import calibrate, calibration, detect, processor
+from alphac.backends import registry, x86_64
 from alphac.diagnostics import Diagnostics
 from alphac.fleet import read_fleet
 from alphac.ir.fleet import Link, Rates
@@ -76,12 +79,75 @@ def test_accelerators_are_asked_for_through_their_libraries(tmp_path: Path, monk
     assert fleet.endpoints[1].domain == fleet.endpoints[1].name, "its memory is its own"
 
 
+def test_amds_gpus_are_found_where_linux_lists_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = {  # a processor, an MI300X, one that no target knows
+        "0": ("cpu_cores_count 64\nsimd_count 0\ngfx_target_version 0", 1 << 40, 0),
+        "1": ("simd_count 1216\ngfx_target_version 90402\nunique_id 255", 192 << 30, 1),
+        "10": ("simd_count 8\ngfx_target_version 100306\n", 8 << 30, 2),
+    }
+    for number, (properties, size, kind) in nodes.items():
+        bank = tmp_path / "nodes" / number / "mem_banks" / "0"
+        bank.mkdir(parents=True)
+        (bank / "properties").write_text(f"heap_type {kind}\nsize_in_bytes {size}\nflags 0\n")
+        (bank.parents[1] / "properties").write_text(properties)
+    monkeypatch.setattr(detect, "KFD", tmp_path / "nodes")
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    machine = detect.detect()
+    assert machine.devices == (
+        detect.Device("amd0", "AMD gfx942", 192 << 30, "rocm-gfx942", "GPU-00000000000000ff"),
+        detect.Device("amd1", "AMD gfx1036", 8 << 30, ""),
+    )
+    fleet = read_fleet(write(tmp_path, detect.fleet_text(machine)))
+    assert [e.target for e in fleet.endpoints[1:]] == ["rocm-gfx942"]
+
+
+class FakeOpenCl(ModuleType):
+    """pyopencl on a machine with a processor, a GPU that NVML has found too, one that it has not, and one that flushes
+    subnormal numbers."""
+
+    class LogicError(Exception):
+        pass
+
+    class device_type:  # noqa: N801
+        CPU, GPU = 2, 4
+
+    class device_fp_config:  # noqa: N801
+        DENORM, INF_NAN, ROUND_TO_NEAREST, FMA, CORRECTLY_ROUNDED_DIVIDE_SQRT = 1, 2, 4, 32, 128
+
+    def get_platforms(self) -> list[ModuleType]:
+        return [self]
+
+    def get_devices(self) -> list[SimpleNamespace]:
+        def made(name: str, vendor: str, kind: int, single: int, shared: bool) -> SimpleNamespace:
+            return SimpleNamespace(
+                name=name, vendor=vendor, type=kind, single_fp_config=single, double_fp_config=63, address_bits=64,
+                host_unified_memory=shared, global_mem_size=16 * 10**9,
+            )  # fmt: skip
+
+        return [
+            made("Processor", "Maker of processors", 2, 191, True),
+            made("Accelerator 0", "NVIDIA Corporation", 4, 191, False),
+            made("Arc", "Intel(R) Corporation", 4, 191, False),
+            made("Small", "Intel(R) Corporation", 4, 190, True),
+        ]
+
+
+def test_opencl_finds_what_no_makers_library_has_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
+    monkeypatch.setitem(sys.modules, "pyopencl", FakeOpenCl("pyopencl"))
+    machine = detect.detect()
+    assert [(d.name, d.model, d.target, d.identity) for d in machine.devices[2:]] == [
+        ("opencl0", "Arc", "opencl", ""),
+        ("opencl1", "Small", "", "lacks subnormals"),
+    ]
+    fleet = read_fleet(write(tmp_path, detect.fleet_text(machine)))
+    assert [(e.target, e.memory) for e in fleet.endpoints[2:]] == [("opencl", 16 * 10**9)]
+
+
 def test_what_could_not_be_asked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setitem(sys.modules, "amdsmi", None)
     text = detect.fleet_text(detect.detect())
     assert "# could not be asked: NVIDIA GPUs: install nvidia-ml-py" in text
-    assert "# could not be asked: AMD GPUs: install amdsmi" in text
 
 
 def test_a_unified_machine_declares_its_memory_once(tmp_path: Path) -> None:
@@ -90,6 +156,55 @@ def test_a_unified_machine_declares_its_memory_once(tmp_path: Path) -> None:
     )
     fleet = read_fleet(write(tmp_path, detect.fleet_text(machine)))
     assert fleet.hosts[0].unified and {e.domain for e in fleet.endpoints} == {fleet.hosts[0].name}
+
+
+APPLE = {
+    "machdep.cpu.brand_string": "Apple M1",
+    "hw.perflevel0.physicalcpu": "4",
+    "hw.memsize": "17179869184",
+    "hw.perflevel0.l1dcachesize": "131072",
+    "hw.perflevel0.l2cachesize": "12582912",
+}
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """`elsewhere(system, machine)`: be on such a machine, as far as Python is asked."""
+    cached = (registry.targets_here, registry.host_target, x86_64.host_features)
+
+    def go(system: str, machine: str) -> None:
+        monkeypatch.setattr(platform, "system", lambda: system)
+        monkeypatch.setattr(platform, "machine", lambda: machine)
+        for function in cached:
+            function.cache_clear()
+
+    yield go
+    for function in cached:
+        function.cache_clear()
+
+
+def test_an_apple_processor_is_asked_through_sysctl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Callable[[str, str], None]
+) -> None:
+    elsewhere("Darwin", "arm64")
+    monkeypatch.setattr(processor, "_sysctl", lambda key: APPLE.get(key, ""))
+    machine = detect.detect()
+    assert (machine.processor, machine.cores, machine.memory) == ("Apple M1", 4, 16 << 30)
+    assert machine.caches == (("L1", 128 << 10), ("L2", 12 << 20))
+    assert (machine.target, machine.unified) == ("aarch64-macos", True)
+    fleet = read_fleet(write(tmp_path, detect.fleet_text(machine)))
+    assert (fleet.endpoints[0].target, fleet.endpoints[0].threads) == ("aarch64-macos", 4)
+
+
+def test_a_linux_aarch64_is_known_by_its_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Callable[[str, str], None]
+) -> None:
+    elsewhere("Linux", "aarch64")
+    monkeypatch.setattr(processor, "ROOT", tmp_path)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cpuinfo").write_text("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n")
+    machine = detect.detect()
+    assert (machine.processor, machine.target) == ("aarch64, implementer 0x41, part 0xd0c", "aarch64")
 
 
 def test_a_fleet_is_shown(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from scheduling import BATCH, Draft, RandomFunction, digits
 
 from alphac.ir.core import Function
 from alphac.ir.passes.fuse import MAX_STORES, Cluster, Nest, fuse
-from alphac.ir.typesys import F32, Dim, TensorType
+from alphac.ir.typesys import F32, I32, Dim, TensorType
 
 A, B, C = Dim("a", 8), Dim("b", 6), Dim("c", 512)
 
@@ -68,6 +68,21 @@ def test_a_combine_computes_the_partials_it_alone_reads():
     d.result("output", "p", partial)
     assert shown(d.function()) == [
         "combine_sum: combine_sum", "reduce_sum: partial", "combine_sum: combine_sum"]  # fmt: skip
+
+
+def test_a_quotient_is_dear_and_a_comparison_of_counters_costs_next_to_nothing():
+    d = Draft()
+    b = d.b
+    x, y = column(d, "x", A, C), column(d, "y", A, C)
+    row, place = (b.broadcast(b("iota", dim=dim, dtype=I32), (A, C)) for dim in (A, C))
+    mask = b("le", place, row, hint="mask")
+    for name, v in (("x", b("div", x, y, hint="quotient")), ("y", y)):
+        masked = b("where", mask, v, x)
+        d.result("output", name + "1", b("reduce_sum", masked, over=("c",)))
+        d.result("output", name + "2", b("reduce_max", v, over=("c",)))
+    assert shown(d.function()) == [
+        "map: quotient", "reduce_sum: reduce_sum", "reduce_max: reduce_max",
+        "reduce_sum: reduce_sum", "reduce_max: reduce_max"]  # fmt: skip
 
 
 def test_dear_values_with_several_readers_are_stored_and_cheap_ones_are_not():

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,11 +110,16 @@ def test_kernels_of_every_example_assemble(example: str, name: str, tmp_path: Pa
     assert assembled(text, name, tmp_path)
 
 
-@assembles
-@pytest.mark.parametrize("name", CUDA)
-@pytest.mark.parametrize("dtype", [F32, F64, BF16], ids=str)
-def test_contractions_fill_registers_and_spill_none(dtype: DType, name: str, tmp_path: Path):
-    """At least 32 multiplications and additions for an element that is loaded, if no side is shorter than 128."""
+def programs_each(cases: Sequence[Case]) -> list[Program]:
+    """A program for every case."""
+    programs = [schedule(function_of([case]), streams=False) for case in cases]
+    for number, program in enumerate(programs):
+        program.name = f"f{number}"
+    return programs
+
+
+def large_contractions(dtype: DType) -> list[Case]:
+    """Contractions whose sides are all 128 or more, operands lying every way."""
     cases: list[Case] = []
     for sizes in ((256, 1024, 384), (2048, 1024, 2048), (1000, 1000, 4000)):
         m, k, n = (Dim(name, size) for name, size in zip("mkn", sizes, strict=True))
@@ -122,10 +127,16 @@ def test_contractions_fill_registers_and_spill_none(dtype: DType, name: str, tmp
     batch, k, n = Dim("batch", 4096, 32), Dim("k", 1024), Dim("n", 512)
     cases.append(contracted(dtype, (batch, k), (k, n), (batch, n), inline=True))
     cases.append(contracted(dtype, (batch, k), (batch, n), (k, n), combine=True))
-    programs = [schedule(function_of([case]), streams=False) for case in cases]
-    for number, program in enumerate(programs):
-        program.name = f"f{number}"
-    found = assembled(ptx(programs, name), name, tmp_path)
+    return cases
+
+
+@assembles
+@pytest.mark.parametrize("name", CUDA)
+@pytest.mark.parametrize("dtype", [F32, F64, BF16], ids=str)
+def test_contractions_fill_registers_and_spill_none(dtype: DType, name: str, tmp_path: Path):
+    """At least 32 multiplications and additions for an element that is loaded, if no side is shorter than 128."""
+    cases = large_contractions(dtype)
+    found = assembled(ptx(programs_each(cases), name), name, tmp_path)
     tiled = [r for r in found.values() if r.shared]
     assert len(tiled) == len(cases)
     assert all(r.spills == 0 and r.registers <= (255 if dtype == F64 else 128) for r in tiled)

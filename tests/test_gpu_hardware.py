@@ -1,4 +1,4 @@
-"""On an NVIDIA GPU: every form of a kernel, every op, and 50 steps of every example give the bits of the CPU."""
+"""On an NVIDIA or AMD GPU: every form of a kernel, every op, and 50 steps of every example give the bits of the CPU."""
 
 from __future__ import annotations
 

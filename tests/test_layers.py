@@ -29,9 +29,13 @@ OURS = {
 # A role starts from these alone.
 RUNTIME_PACKAGES = frozenset({"numpy", "llvmlite", "safetensors"})
 # Modules of the runtime that stand for something optional, and what they may import for it, inside functions only.
-ADAPTERS: dict[str, frozenset[str]] = {"alphac.runtime.devices.cuda": frozenset({"cuda"})}
+ADAPTERS: dict[str, frozenset[str]] = {
+    "alphac.runtime.devices.cuda": frozenset({"cuda"}),
+    "alphac.runtime.devices.opencl": frozenset({"pyopencl"}),
+    "alphac.runtime.devices.metal": frozenset({"Metal"}),
+}
 
-TARGETS = frozenset({"x86_64", "x86-64", "aarch64", "arm64", "cuda", "rocm", "metal", "vulkan"})
+TARGETS = frozenset({"x86_64", "x86-64", "aarch64", "arm64", "cuda", "rocm", "metal", "opencl", "vulkan"})
 UNSAFE_CALLS = frozenset({"eval", "exec", "compile", "__import__"})
 UNSAFE_MODULES = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle"})
 

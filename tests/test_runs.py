@@ -10,7 +10,9 @@ import os
 import signal
 import socket
 import stat
+import sys
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +32,11 @@ from running import (
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from alphac.runtime.bundle import read_bundle
+from alphac.backends.registry import host_target, target
+from alphac.pipeline import Plan, compile_file
+from alphac.runtime.bundle import ClassRecord, read_bundle
 from alphac.runtime.checkpoint import find_checkpoint, load_states
+from alphac.runtime.errors import InputRefused, NonFiniteLoss
 from alphac.runtime.inference import predictions
 from alphac.runtime.launch.local import run_local
 
@@ -278,6 +283,24 @@ def test_a_loss_that_is_no_number_stops_the_run_with_its_cause(roles: int, bundl
     assert (answer.code, answer.out.split()[0]) == (0, "height")
 
 
+@pytest.mark.parametrize("targets", [("x86-64-v3", "x86-64-v3-128"), ("x86-64-v3-128", "x86-64-v3")], ids=str)
+def test_each_role_replays_its_own_code(targets: tuple[str, str], tmp_path: Path) -> None:
+    """Kernels of two targets have different symbols; the one that made the bad number is found in either's code."""
+    for name in targets:
+        if not target(name).runs_here():
+            pytest.skip(f"this processor does not run {name}")
+    x = np.full(64, 2, np.float32)
+    x[13] = -1  # in the first batch, in the second role's half
+    source = running.write_line(tmp_path / "ruin", RUIN, x=x)
+    path = compile_file(source, out=tmp_path / "b", plan=Plan((Fraction(1),) * 2, targets)).path
+    classes = read_bundle(path).manifest.classes
+    mine, other, *_ = (c.symbols["step"] for c in classes if isinstance(c, ClassRecord))
+    assert len(mine) == len(other) and mine != other
+    result = run_local(path, out=tmp_path / "run")
+    assert isinstance(result.fault, NonFiniteLoss)
+    assert (result.fault.role, result.fault.step, result.fault.op) == (1, 0, "log")
+
+
 def test_the_role_that_holds_the_bad_example_is_named(bundle: Bundle, tmp_path: Path) -> None:
     x = np.full(64, 2, np.float32)
     x[16 + 13] = -1  # in the second batch, in the second role's half
@@ -297,6 +320,21 @@ def test_a_rate_that_is_far_too_large(bundle: Bundle, source: Path, tmp_path: Pa
     assert "loss is not finite" in answer.out and "made the first inf" in answer.out.replace("\n", " ")
     parameters = find_checkpoint(tmp_path / "run", read_bundle(path).manifest)
     assert all(np.isfinite(a).all() for a in load_file(parameters.path / "states.safetensors").values())
+
+
+# ---------------------------------------------------------------------- emulators
+def test_a_role_that_an_emulator_runs_says_so(one: Path, tmp_path: Path) -> None:
+    """This very Python stands for an emulator: the command line takes its command, the record tells it."""
+    here, command = host_target().name, f"env A=B {sys.executable}"
+    answer = call("run", one, "--steps", 3, "--out", tmp_path / "run", "--emulate", f"{here}={command}")
+    assert answer.code == 0
+    assert [role["emulated"] for role in Run(tmp_path / "run").record["roles"]] == [command]
+
+
+def test_an_emulator_for_nobody_is_refused(one: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputRefused, match="is for pdp-11"):
+        run_local(one, out=tmp_path / "run", emulators={"pdp-11": ["simh"]})
+    assert not (tmp_path / "run").exists()
 
 
 # ---------------------------------------------------------------------- roles one by one

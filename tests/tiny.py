@@ -10,6 +10,7 @@ Kernels are Numba text for `alphac.backends.compile`, segments are LLVM text.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -184,7 +185,7 @@ def port(kind: str, name: str, number: int, **attributes: Any) -> b.PortRecord:
 
 
 def run(symbol: str, *kernels: tuple[str, tuple[int, ...], int], guard: int | None = None) -> b.StepRecord:
-    records = tuple(b.KernelRecord(f"k_{n}", buffers, stores, n, SPAN) for n, buffers, stores in kernels)
+    records = tuple(b.KernelRecord(buffers, stores, n, SPAN) for n, buffers, stores in kernels)
     return b.StepRecord("segment", symbol, ((guard,),) if guard is not None else (), records)
 
 
@@ -266,7 +267,15 @@ def role_class(shards: int) -> b.ClassRecord:
     plans = {name: plan(program, shards) for name, program in programs().items()}
     arena = max(end for _, end in plans.values())
     target = host_target()
-    return b.ClassRecord(shards, target.name, OBJECT, arena, 64, {name: p for name, (p, _) in plans.items()})
+    symbols = {name: tuple(_symbols(program.steps)) for name, program in programs().items()}
+    return b.ClassRecord(shards, target.name, OBJECT, arena, 64, {name: p for name, (p, _) in plans.items()}, symbols)
+
+
+def _symbols(steps: Iterable[b.StepRecord]) -> Iterator[str]:
+    """Of all kernels, which are named after their op."""
+    for step in steps:
+        yield from (f"k_{kernel.op}" for kernel in step.kernels)
+        yield from _symbols(step.steps)
 
 
 def points(seed: int = 5) -> dict[str, np.ndarray]:

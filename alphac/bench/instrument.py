@@ -22,6 +22,7 @@ TICKS = {
     "x86_64": "call i64 @llvm.readcyclecounter()",
     "aarch64": 'call i64 asm sideeffect "mrs $0, cntvct_el0", "=r"()',
 }
+TICKS["arm64"] = TICKS["aarch64"]  # macOS's word
 _COUNTERS = """
 declare i64 @llvm.readcyclecounter()
 

@@ -22,9 +22,7 @@ EXAMPLES = {
 
 def elaborate_region(system: System, node: tree.Region) -> tuple[Function | None, set[str]]:
     """The function `region.NAME`, None if not all inputs have the grain's axis; and the states that it reads."""
-    contract = _contract(system, node)
-    if contract != RegionContract():
-        system.regions[node.name] = contract
+    system.regions[node.name] = _contract(system, node)
     context = Context(system, f"region.{node.name}")
     inputs: dict[str, Port] = {}
     given = {}
@@ -64,7 +62,7 @@ def _contract(system: System, node: tree.Region) -> RegionContract:
         if (mode == "fast") != (tolerance > 0):
             help = "write `numeric fast(tolerance = 1e-2)`" if mode == "fast" else "exact has no tolerance"
             raise fail("E140", f"`numeric {mode}` and its tolerance do not fit", node.numeric.span, help)
-    span = node.requires[0].span if node.requires else None
+    span = node.requires[0].span if node.requires else node.span
     return RegionContract(mode, tolerance, tuple(_requirement(context, system, r) for r in node.requires), span)
 
 

@@ -57,3 +57,16 @@ def declaration(source: KernelSource) -> str:
     """Of the thread's function."""
     types = ["ptr"] * len(source.parameters) + ["i64"] * (source.loops + source.integers)
     return f"declare void @{source.name}_thread({', '.join(types)})\n"
+
+
+def exported(source: KernelSource, convention: str, attributes: str = "") -> str:
+    """LLVM IR of the kernel that a driver launches, of that calling convention: buffers are in global memory
+    (`addrspace(1)`, as all GPUs of LLVM have it), and none overlaps another."""
+    pointers = [f"%p{i}" for i in range(len(source.parameters))]
+    casts = "".join(f"  %g{p[1:]} = addrspacecast ptr addrspace(1) {p} to ptr\n" for p in pointers)
+    taken = [f"ptr addrspace(1) noalias align 16 {p}" for p in pointers]
+    taken += [f"i64 %i{n}" for n in range(integers(source))]
+    return (
+        f"{declaration(source)}define {convention} void @{source.name}({', '.join(taken)}) {attributes} {{\n"
+        f"{casts}{call(source, [f'%g{p[1:]}' for p in pointers])}}}\n"
+    )

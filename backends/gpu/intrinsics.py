@@ -115,6 +115,8 @@ def tile_functions(height: int, width: int) -> dict[str, Any]:
     tile_multiply(acc, a, at, b, bt, da, db, y, x, terms)    acc += a[at + k da …] b[bt + k db …]
     tile_merge(acc, stack, slot)     acc = slot + acc
     tile_push(acc, stack, slot)      slot = acc
+
+    `tile_sides` says how many they are.
     """
 
     @intrinsic
@@ -193,6 +195,7 @@ def tile_functions(height: int, width: int) -> dict[str, Any]:
         return tile_move
 
     return {
+        "tile_sides": (height, width),
         "tile_clear": tile_clear,
         "tile_multiply": tile_multiply,
         "tile_merge": moved(merge=True),

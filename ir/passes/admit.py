@@ -6,7 +6,8 @@ is missing and every target that lacks it. Nothing is admitted by falling back t
 before: region `project` requires matrix(bf16); roles on x86-64-v4 (lacks it) and gpu (has it)
 after:  Refusal("region `project`", "matrix(bf16)", ("x86-64-v4",))
 
-A need is a word that a target must have among its capabilities, but for `scratch(BYTES)`: it must have as much.
+A need is a word that a target must have among its capabilities, but for `scratch(BYTES)`: it must have as much. What is
+not `numeric fast` needs `numeric exact`: of a system's regions each by itself, of one without regions its functions.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from alphac.ir.ops.define import definition
 from alphac.ir.span import Span
 
 SCRATCH = "scratch("
+EXACT = "numeric exact"  # the capability: every operation rounded as docs/numerics.md says, subnormal numbers kept
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ def admit(module: Module, capabilities: Mapping[str, frozenset[str]]) -> list[Re
     needed: dict[tuple[str, str], Span | None] = {}
     for name, contract in module.regions.items():
         needed |= {(f"region `{name}`", need): contract.span for need in contract.requires}
+        if contract.numeric != "fast":
+            needed[f"region `{name}`", EXACT] = contract.span
+    if not module.regions:
+        needed |= {(f"function `{name}`", EXACT): None for name in module.functions}
     for name, function in module.functions.items():
         needed |= {(f"function `{name}`", need): None for need in _needs(function.block)}
     refusals: list[Refusal] = []

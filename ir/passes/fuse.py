@@ -38,6 +38,7 @@ ANCHORS = ("reduce", "contract", "special", "collective")
 ABSORBED = ("reduce_sum", "reduce_max", "reduce_min", "contract", "contract_fast", "scatter_add")
 MAX_STORES = 16  # of one cluster: more would not fit into registers
 TRAFFIC = 2.0  # cost of storing an element, in flops; loading one is 1
+DIVISION = 8.0  # cost of a division or a square root
 INDEXING = 0.5  # much of the arithmetic of index ops is hoisted out of the inner loops
 PACKING = 4.0  # about how often a contraction would evaluate an element of an operand
 POOLING = 16.0  # flops; a short reduction that takes no more is not stored for a few readers
@@ -174,6 +175,13 @@ class Fused:
         for value in cluster.stores:
             visit(value)
         return list(found)
+
+
+def _is_counter(value: Value) -> bool:
+    """Whether a value is the index along one of its axes: a loop's counter."""
+    while value.op is not None and value.op.name == "broadcast":
+        (value,) = value.op.operands
+    return value.op is not None and value.op.name == "iota"
 
 
 def fuse(function: Function) -> Fused:
@@ -332,10 +340,14 @@ class _Fusion:
             return known
         op = value.op
         short = op is not None and is_short(op)
-        if op is None or value in self.laid or not (short or definition(op).shape in ("elementwise", "index")):
+        if _is_counter(value):
+            cost = 0.0
+        elif op is None or value in self.laid or not (short or definition(op).shape in ("elementwise", "index")):
             cost = 1.0
         else:
             cost = definition(op).cost.flops * (INDEXING if definition(op).shape == "index" else 1)
+            if op.name in ("div", "sqrt"):
+                cost = DIVISION
             if op.name == "window" and is_inside(op):
                 cost = 0.0
             for operand in op.operands:

@@ -56,6 +56,10 @@ class Remote(Library, Protocol):
 
     def cpu_seconds(self) -> list[float]: ...
 
+    def describe(self) -> dict[str, str | int]:
+        """What hardware, and what drives it, for records."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import platform
-import struct
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from alphac.runtime.errors import KernelFailed
 
-MACHINES = {"x86_64": 62, "aarch64": 183}  # ELF's e_machine
+RELOCATABLE = 1  # in both formats
+
+
+@dataclass(frozen=True)
+class Format:
+    """A system's objects: how they begin; where they say for what machine they are, and of what kind (offset, bytes);
+    its machines, by the names that this system gives them."""
+
+    name: str
+    magic: bytes
+    machine: tuple[int, int]
+    kind: tuple[int, int]
+    machines: dict[str, int]
+
+
+FORMATS = {
+    "linux": Format("ELF", b"\x7fELF\x02\x01", (18, 2), (16, 2), {"x86_64": 62, "aarch64": 183}),
+    "darwin": Format("Mach-O", b"\xcf\xfa\xed\xfe", (4, 4), (12, 4), {"x86_64": 0x01000007, "arm64": 0x0100000C}),
+}
 
 
 class CpuLibrary:
@@ -59,16 +77,17 @@ def load(code: bytes, features: Iterable[str], name: str) -> CpuLibrary:
 
 def refuse_foreign(code: bytes, name: str) -> None:
     """Raise KernelFailed for an object of another system: LLVM would end the process."""
-    if not sys.platform.startswith("linux"):
+    form = FORMATS.get(sys.platform)
+    if form is None:
         return
-    expected = MACHINES.get(platform.machine())
-    if len(code) < 64 or code[:4] != b"\x7fELF" or code[4] != 2:
-        raise KernelFailed(f"{name} is no 64-bit ELF object")
-    kind, machine = struct.unpack_from("<HH", code, 16)
-    if kind != 1:
+    if len(code) < 64 or not code.startswith(form.magic):
+        raise KernelFailed(f"{name} is no 64-bit {form.name} object")
+    machine, kind = (int.from_bytes(code[at : at + size], "little") for at, size in (form.machine, form.kind))
+    if kind != RELOCATABLE:
         raise KernelFailed(f"{name} is no relocatable object")
+    expected = form.machines.get(platform.machine())
     if expected is not None and machine != expected:
-        known = {number: text for text, number in MACHINES.items()}
+        known = {number: text for text, number in form.machines.items()}
         raise KernelFailed(
             f"{name} is for {known.get(machine, f'machine {machine}')}, this host is {platform.machine()}",
             help="compile for this host's target",

@@ -14,7 +14,6 @@ from alphac.runtime.errors import KernelFailed, OutOfMemory
 from alphac.runtime.records import ClassRecord, Manifest
 
 LOG_BYTES = 8192
-TILES = 65535  # along a grid's second axis
 
 
 def open_device(code: bytes, manifest: Manifest, record: ClassRecord, arena: Arena) -> GpuDevice:
@@ -122,18 +121,10 @@ class CudaDriver:
         return found
 
     def launch(self, launch: Launch) -> None:
-        """Start a kernel; of tiles, as many at a time as a grid's second axis takes."""
-        for begin in range(0, launch.tiles, TILES):
-            arguments = launch.arguments
-            if begin:
-                arguments = (*arguments[:-2], begin, arguments[-1])
-            count = len(arguments)
-            values = (ctypes.c_uint64 * count)(*(a & 0xFFFF_FFFF_FFFF_FFFF for a in arguments))
-            base = ctypes.addressof(values)
-            places = (ctypes.c_void_p * count)(*(base + 8 * i for i in range(count)))
-            pointer = ctypes.addressof(places)
-            grid = (launch.blocks, min(TILES, launch.tiles - begin), 1)
-            self._call("cuLaunchKernel", launch.function, *grid, launch.threads, 1, 1, 0, self._stream, pointer, 0)
+        """Start a kernel."""
+        for grid, places in launch.starts():
+            shape, pointer = (*grid, launch.threads, 1, 1), ctypes.addressof(places)
+            self._call("cuLaunchKernel", launch.function, *shape, 0, self._stream, pointer, 0)
 
     def record(self, launches: Sequence[Launch]) -> Callable[[], None]:
         """A graph of these launches, which the driver starts at once."""

@@ -10,6 +10,7 @@ them), and the kernels' code behind it.
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from alphac.runtime.records import ClassRecord, Manifest, ProgramRecord, StepRec
 LOOPS = 8  # first entry of a program's table for the indices of loops that the runtime runs
 MOST = 4096  # launches that are recorded together
 BLOCKS = 1 << 16  # at most so many are started: kernels stride over what is left
+TILES = 65535  # along a grid's second axis
 Action = dict[str, Any]
 Run = Callable[[list[int]], int]
 
@@ -54,6 +56,10 @@ class Driver(Protocol):
 
     def record(self, launches: Sequence[Launch]) -> Callable[[], None]:
         """What starts these kernels, one after the other, as often as it is called."""
+        ...
+
+    def describe(self) -> dict[str, str | int]:
+        """Which device this is, for records."""
         ...
 
     def close(self) -> None:
@@ -120,6 +126,9 @@ class GpuDevice:
         """Of worker threads: there are none."""
         return []
 
+    def describe(self) -> dict[str, str | int]:
+        return self.driver.describe()
+
     def close(self) -> None:
         self.driver.close()
 
@@ -175,6 +184,22 @@ class Launch:
     tiles: int
     threads: int
     arguments: tuple[int, ...]
+
+    def parts(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """As many iterations of tiles as a grid takes at a time, and the arguments for these."""
+        for begin in range(0, self.tiles, TILES):
+            arguments = (*self.arguments[:-2], begin, self.arguments[-1]) if begin else self.arguments
+            yield min(TILES, self.tiles - begin), arguments
+
+    def starts(self) -> Iterator[tuple[tuple[int, int, int], Any]]:
+        """The grids to start, and for each where its arguments lie: an array of pointers, which is good until the next
+        is asked for."""
+        for tiles, arguments in self.parts():
+            count = len(arguments)
+            values = (ctypes.c_uint64 * count)(*(a & 0xFFFF_FFFF_FFFF_FFFF for a in arguments))
+            base = ctypes.addressof(values)
+            places = (ctypes.c_void_p * count)(*(base + 8 * i for i in range(count)))
+            yield (self.blocks, tiles, 1), places
 
 
 class _Segment:

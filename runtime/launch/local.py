@@ -1,16 +1,18 @@
-"""Starts all roles of a bundle on this machine, one process each, and watches them."""
+"""Starts all roles of a bundle on this machine, one process each, and watches them. Roles for another processor may be
+started through an emulator; the run's record says so."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from alphac.runtime.bundle import Bundle, read_bundle
 from alphac.runtime.checkpoint import find_start
 from alphac.runtime.coding import CodingError
 from alphac.runtime.errors import (
+    InputRefused,
     Interrupted,
     KernelFailed,
     NonFiniteLoss,
@@ -60,26 +63,40 @@ def run_local(
     threads: int = 1,
     out: Path | None = None,
     resume: str | None = None,
+    emulators: Mapping[str, Sequence[str]] | None = None,
     on_event: Callable[[Event], None] = lambda _: None,
 ) -> RunResult:
     """Run every role of a bundle here. Ctrl-C asks for an orderly stop between two steps, a second one ends the roles.
+    `emulators`: for targets that this machine does not run, the command that starts a Python which does.
 
-    Raises BundleRefused, DataRefused, RunDirectoryRefused, CheckpointRefused before any role is started; what fails
-    later is in the result."""
+    Raises InputRefused, BundleRefused, DataRefused, RunDirectoryRefused, CheckpointRefused before any role is started;
+    what fails later is in the result."""
     bundle = read_bundle(bundle_path)
     system = bundle.manifest.system
+    commands = _commands(bundle, emulators or {})
     last = run_directory.last_directory(system) if resume == "latest" else None
     if resume is not None:
         find_start(out or last if resume == "latest" else Path(resume), bundle.manifest)
     directory = out or last or run_directory.next_directory(system)
     run_directory.claim_directory(directory, resuming=resume is not None)
-    launch = _Launch(bundle, directory, on_event)
+    launch = _Launch(bundle, directory, on_event, commands)
     try:
         launch.start(steps, threads, resume)
         launch.watch()
     finally:
         launch.close()
     return launch.result()
+
+
+def _commands(bundle: Bundle, emulators: Mapping[str, Sequence[str]]) -> list[Sequence[str]]:
+    """Of every role its emulator, or nothing. Raises InputRefused if one is for no role."""
+    targets = [bundle.class_of(role.role_class).target for role in bundle.all_roles()]
+    for name, command in emulators.items():
+        if name not in targets:
+            raise InputRefused(f"no role of {bundle.path} is for {name}", help=f"there are {', '.join(set(targets))}")
+        if not command:
+            raise InputRefused(f"the emulator for {name} has no command")
+    return [emulators.get(name, ()) for name in targets]
 
 
 @dataclass
@@ -100,6 +117,7 @@ class _Launch:
     bundle: Bundle
     directory: Path
     tell: Callable[[Event], None]
+    commands: Sequence[Sequence[str]]  # that start each role's Python; none: this one
     roles: list[_Process] = field(default_factory=list[_Process])
     began: float = field(default_factory=time.monotonic)
     interrupts: int = 0
@@ -124,8 +142,10 @@ class _Launch:
     def _spawn(self, role: int, options: list[str], inherited: list[int]) -> None:
         events, events_end = os.pipe()
         control_end, control = os.pipe()
-        command = [sys.executable, "-m", "alphac.runtime.main", "role", str(self.bundle.path), "--role", str(role)]
-        command += [*options, "--events", str(events_end), "--control", str(control_end)]
+        emulator = self.commands[role]
+        command = [*(emulator or [sys.executable]), "-m", "alphac.runtime.main", "role", str(self.bundle.path)]
+        command += ["--role", str(role), *options, "--events", str(events_end), "--control", str(control_end)]
+        command += ["--emulated", shlex.join(emulator)] if emulator else []
         try:
             process = subprocess.Popen(
                 command,

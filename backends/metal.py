@@ -1,0 +1,34 @@
+"""Apple GPUs: kernels in the Metal Shading Language, which macOS compiles when a role starts.
+
+Metal has no f64 and may flush subnormal numbers to zero, whatever one asks of its compiler: it is no target of exact
+mode. It runs systems whose regions are all `numeric fast`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from alphac.backends.target import CAPABILITIES, KernelSource, Target, lower_for_a_grid
+from alphac.ir.passes.admit import EXACT
+
+SHARED = 32 << 10  # bytes that every Apple GPU gives a block
+LACKS = {EXACT, "f64", "bf16"}  # bf16 of long integers is rounded through f64
+
+
+def text(sources: Iterable[KernelSource]) -> str:
+    """Kernels in the Metal Shading Language."""
+    from alphac.backends.c.language import METAL
+    from alphac.backends.c.printer import written
+
+    return written(sources, METAL)
+
+
+TARGETS = (
+    Target(
+        name="metal",
+        capabilities=(CAPABILITIES - LACKS) | {f"scratch({SHARED})"},
+        lowering=lower_for_a_grid,
+        device="metal",
+        printer=text,
+    ),
+)
