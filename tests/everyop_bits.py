@@ -22,7 +22,7 @@ def same_bits(found: Array, expected: Array) -> bool:
 
 def shares_of(shards: int) -> tuple[tuple[int, ...], ...]:
     """How shards are owned: by one role, and unequally by several."""
-    several = {1: (1,), 3: (1, 2), 32: (3, 3, 26)}[shards]
+    several = {1: (1,), 3: (1, 2), 8: (1, 2, 5), 32: (3, 3, 26)}[shards]
     return ((shards,), several) if shards > 1 else (several,)
 
 

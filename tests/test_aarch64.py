@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from everyop_cases import Case
+from everyop_table import CASES
+from test_vector_widths import VECTORIZED
 
 from alphac import pipeline
 from alphac.backends.cache import Cache
@@ -15,6 +18,10 @@ from alphac.backends.objects import machine, undefined_symbols
 from alphac.backends.registry import target
 from alphac.backends.team import support
 from alphac.backends.translate import translate
+from alphac.ir.passes.project import schedule
+from alphac.runtime.bundle import read_bundle
+from alphac.runtime.errors import KernelFailed
+from alphac.runtime.executor import Executor
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FORMATS = {"aarch64": "ELF", "aarch64-macos": "Mach-O"}
@@ -49,6 +56,34 @@ def test_objects_are_for_the_machine_and_stand_alone(example: str, name: str) ->
     assert not [k for k in fused if "llvm.fma" not in translate(code.sources[k])]
 
 
+FLEET = """
+[[endpoint]]
+name = "desk"
+target = "x86-64-v3"
+
+[[endpoint]]
+name = "board"
+target = "aarch64"
+
+[[endpoint]]
+name = "mac"
+target = "aarch64-macos"
+speed = 2
+"""
+
+
+def test_every_endpoint_has_its_own_code(tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    source = EXAMPLES / "digits_mlp" / "digits_mlp.alpha"
+    plan = pipeline.Plan.of(fleet=tmp_path / "fleet.toml")
+    bundle = read_bundle(pipeline.compile_file(source, out=tmp_path / "b", plan=plan).path)
+    found = [machine(bundle.read(bundle.class_of(role.role_class).object)) for role in bundle.all_roles()]
+    assert found == [("ELF", "x86-64"), ("ELF", "aarch64"), ("Mach-O", "aarch64")]
+    assert [role.shards for role in bundle.all_roles()] == [8, 8, 16]
+    with pytest.raises(KernelFailed, match=r"objects/aarch64.*\.o is "):
+        Executor(bundle, bundle.class_of(bundle.role(2).role_class), 16, 1)
+
+
 PRODUCT = """system product
 dim rows = 256, terms = 512, columns = 384
 grain 2 of rows
@@ -74,6 +109,18 @@ def test_the_tile_of_a_product_stays_in_registers(name: str, tmp_path: Path) -> 
         loaded = sum(2 if load == "ldp" else 1 for load in re.findall(r"\b(ld[pru]\w*)\b", loop))
         assert loaded <= 8 + 3
         assert "[sp" not in loop
+
+
+LANES = {"f32": "4s", "f64": "2d", "u8": "16b"}  # of a whole register
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if str(c) in VECTORIZED], ids=str)
+@pytest.mark.parametrize("name", FORMATS)
+def test_arithmetic_is_done_in_whole_registers(name: str, case: Case) -> None:
+    code = lower_programs([schedule(case.function)], target(name))
+    text = assembly(code.sources.values(), "", code.target)
+    assert re.search(rf"\b(?:f?add|f?mul|fmla)(?:\tv\d+)?\.{LANES[case.dtype.name]}\b", text)
+    assert not re.search(r"\bz\d+\.[bhsd]\b", text), "these registers not every processor has"
 
 
 def test_equal_kernels_of_two_systems_are_two_in_the_cache(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import json
 import pickle
 import shlex
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
 
@@ -20,9 +20,14 @@ from everyop_native import Batch
 from everyop_table import CASES
 from running import Run, assert_own_work, assert_same_bits, write_line
 from test_gpu_runs import SMALL, shrunk
+from test_kernels import CONTRACTIONS, REDUCTIONS, SPECIALS, drawn, function_of
 from test_runs import RUIN
+from test_stream import FUNCTIONS as STREAMS
+from test_windows import CASES as CONVOLUTIONS
 
 from alphac.backends.registry import host_target, target
+from alphac.ir.core import Function
+from alphac.ir.interpret import interpret
 from alphac.pipeline import Plan, compile_file
 from alphac.runtime.errors import NonFiniteLoss
 from alphac.runtime.launch.local import run_local
@@ -42,18 +47,43 @@ def python() -> tuple[str, ...]:
 
 
 # ---------------------------------------------------------------------- op by op
+@pytest.fixture
+def failures(python: tuple[str, ...], tmp_path: Path) -> Callable[..., dict[str, str]]:
+    """`failures(target, functions, trials)`: of every function that differs from what is expected, whoever owns the
+    shards, with one thread or two, how. One process runs them all."""
+
+    def run(name: str, functions: Mapping[str, Function], trials: Mapping[str, Trial]) -> dict[str, str]:
+        made = target(name)
+        batch = Batch(functions, made)
+        job, answer = tmp_path / "job", tmp_path / "answer.json"
+        job.write_bytes(pickle.dumps(Job(batch.data, made.triple, batch.compiled, trials)))
+        script = Path(__file__).with_name("emulated_bits.py")
+        subprocess.run([*python, script, job, answer], check=True, timeout=PATIENCE)
+        return json.loads(answer.read_text())
+
+    return run
+
+
 @pytest.mark.parametrize("name", ["aarch64", "aarch64-macos"])
-def test_every_op_in_every_dtype(name: str, python: tuple[str, ...], tmp_path: Path) -> None:
-    """One process compares them all with the oracle, whoever owns the shards, with one thread and two."""
-    made = target(name)
-    batch = Batch({str(case): case.function for case in CASES}, made)
+def test_every_op_in_every_dtype(name: str, failures: Callable[..., dict[str, str]]) -> None:
+    functions = {str(case): case.function for case in CASES}
     trials = {str(case): Trial(case.given(0), case.bits, case.shards) for case in CASES}
-    job, answer = tmp_path / "job", tmp_path / "answer.json"
-    job.write_bytes(pickle.dumps(Job(batch.data, made.triple, batch.compiled, trials)))
-    script = Path(__file__).with_name("emulated_bits.py")
-    subprocess.run([*python, script, job, answer], check=True, timeout=PATIENCE)
-    failed = json.loads(answer.read_text())
-    assert not failed, "\n".join(failed.values())
+    assert not failures(name, functions, trials)
+
+
+def _trial(function: Function, shards: int) -> Trial:
+    given = [drawn(v.type, i) for i, v in enumerate(function.block.arguments)]
+    return Trial(given, interpret(function, given, exact=True), shards)
+
+
+@pytest.mark.parametrize("name", ["aarch64", "aarch64-macos"])
+def test_every_form_of_a_kernel(name: str, failures: Callable[..., dict[str, str]]) -> None:
+    """Tiles, edges, packing, leaves; streams; convolutions and their gradients."""
+    functions = {str(case): function_of([case]) for case in (*REDUCTIONS, *CONTRACTIONS, *SPECIALS)}
+    functions |= {stream: make() for stream, make in STREAMS.items()}
+    functions |= {str(case): case.functions()[1] for case in CONVOLUTIONS}
+    trials = {n: _trial(f, 1 if "one shard" in n else 8) for n, f in functions.items()}
+    assert not failures(name, functions, trials)
 
 
 def test_the_native_target_is_found(python: tuple[str, ...]) -> None:
