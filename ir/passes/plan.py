@@ -21,6 +21,7 @@ from alphac.ir.schedule import subtrees
 
 EXECUTABLE = ("data",)
 KINDS = ("data", "sharded", "pipeline", "tensor")
+RUNTIME = 8 << 20  # bytes: the linker and the runtime's objects, and the last of the arena's huge pages
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,8 @@ class Pricer:
         return Placement("sharded" if sharded else "data", _parts(owners, firsts, each, memory), price)
 
     def role_memory(self, owners: Sequence[Owner], role: int, pieces: Sequence[int], sharded: bool = False) -> int:
-        """Bytes at the peak: arena, but for subtrees that its range does not make; threads' scratch; data; and what
-        lies in communication buffers."""
+        """Bytes at the peak: arena, but for subtrees that its range does not make; threads' scratch; data; what lies in
+        communication buffers; and what the runtime itself takes."""
         system, (endpoint, shards) = self.system, owners[role]
         spared = system.optimizer * (len(owners) - 1) // len(owners) if sharded else 0
         arrived = 0
@@ -169,7 +170,7 @@ class Pricer:
             # The root keeps all contributions until they are put together, in a tree of temporaries.
             arrived = system.message * (sum(pieces[1:]) + 2) if role == 0 and not sharded else system.message
         spared += system.nodes * (slots(shards) - pieces[role])  # never touched
-        return system.arena(shards) - spared + system.scratch * endpoint.threads + system.data + arrived
+        return system.arena(shards) - spared + system.scratch * endpoint.threads + system.data + arrived + RUNTIME
 
     def _links(self, endpoints: Sequence[Endpoint], all_pairs: bool) -> list[Link] | Misfit:
         """From the first to each other endpoint, or of every pair."""
