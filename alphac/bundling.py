@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alphac.backends.target import Target
 from alphac.ir.core import Data, Module
+from alphac.ir.passes.admit import Strand
 from alphac.ir.passes.place import Share
 from alphac.ir.passes.plan_memory import place_states, plan_memory
 from alphac.ir.protocol import Protocol
@@ -24,18 +24,35 @@ if TYPE_CHECKING:
     from alphac.backends.emit import Code
 
 
+Kind = tuple[str, frozenset[int]]  # a target, and the strands of which a role owns shards
+
+
+def kinds(shares: Sequence[Sequence[Share]], targets: Sequence[str], strands: Sequence[Strand]) -> list[Kind]:
+    """The kinds of code that roles need, in their order; last, if a role's target may own everything, the kind of a
+    role that does."""
+    found = [(name, _owned(owned)) for owned, name in zip(shares, targets, strict=True)]
+    able = [name for name in targets if all(name in strand.targets for strand in strands)]
+    return found + [(name, frozenset(range(len(strands)))) for name in able[:1]]
+
+
+def _owned(shares: Sequence[Share]) -> frozenset[int]:
+    return frozenset(k for k, share in enumerate(shares) if share.shards)
+
+
 @dataclass(frozen=True)
 class Draft:
-    """Everything that the stages made: `elaborated` as written, `module` as compiled, `targets` by role, `code` by
-    target; `plan`: what placement decided between, as JSON, "" if it had nothing to decide."""
+    """Everything that the stages made: `elaborated` as written, `module` as compiled; by role its `shares` (one of each
+    strand), and its `targets`; `code` by target and the strands that it is for; `plan`: what placement decided between,
+    as JSON, "" if it had nothing to decide."""
 
     elaborated: Module
     module: Module
     programs: Mapping[str, Program]
-    shares: tuple[Share, ...]
+    shares: tuple[tuple[Share, ...], ...]
+    strands: tuple[Strand, ...]
     targets: tuple[str, ...]
     protocol: Protocol
-    code: Mapping[str, Code]
+    code: Mapping[Kind, Code]
     plan: str = ""
 
     @property
@@ -61,7 +78,8 @@ def write(draft: Draft, directory: Path, sources: Path) -> Bundle:
     }
     if draft.plan:
         files["plan.json"] = draft.plan.encode()
-    for name, code in draft.code.items():
+    for kind, code in draft.code.items():
+        name = _name(kind, len(draft.strands))
         files[f"objects/{name}.o"] = code.object()
         files[f"kernels/{name}.{'py' if code.target.printer is None else 'c'}"] = kernels_text(code).encode()
     names = {name: f"data/{name}{path.suffix}" for name, path in paths.items()}
@@ -82,6 +100,9 @@ def write(draft: Draft, directory: Path, sources: Path) -> Bundle:
         programs={name: record_from(format.ProgramRecord, record[name]) for name in draft.programs},
         classes=tuple(classes),
         roles=tuple(roles),
+        strands=tuple(format.StrandRecord(tuple(sorted(s.targets)), s.regions) for s in draft.strands)
+        if len(draft.strands) > 1
+        else (),
         solo=solo,
     )
     return write_bundle(directory, manifest, files)
@@ -101,38 +122,51 @@ def kernels_text(code: Code) -> str:
 
 
 def _classes(draft: Draft) -> tuple[list[format.ClassRecord], list[format.RoleRecord], int]:
-    """Role classes (equal share and target), the roles in them, and the class that owns every shard."""
-    keys: dict[tuple[int, str], int] = {}
+    """Role classes (equal shares and target), the roles in them, and the class that owns every shard, −1 if no role's
+    target may."""
+    keys: dict[tuple[tuple[int, ...], str], int] = {}
     classes: list[format.ClassRecord] = []
 
-    def class_of(shards: int, name: str) -> int:
-        if (shards, name) not in keys:
-            keys[shards, name] = len(classes)
-            classes.append(_class(draft, shards, draft.code[name].target))
-        return keys[shards, name]
+    def class_of(owned: tuple[int, ...], name: str) -> int:
+        if (owned, name) not in keys:
+            keys[owned, name] = len(classes)
+            classes.append(_class(draft, owned, name))
+        return keys[owned, name]
 
-    roles = [
-        format.RoleRecord(k, class_of(share.shards, name), share.first, share.shards)
-        for k, (share, name) in enumerate(zip(draft.shares, draft.targets, strict=True))
-    ]
-    return classes, roles, class_of(shard_count(draft.module), draft.targets[0])
+    roles: list[format.RoleRecord] = []
+    for k, (shares, name) in enumerate(zip(draft.shares, draft.targets, strict=True)):
+        number = class_of(tuple(share.shards for share in shares), name)
+        (first, count), *others = ((share.first, share.shards) for share in shares)
+        roles.append(format.RoleRecord(k, number, first, count, tuple(others)))
+    count = len(draft.strands)
+    every = [n for n, strands in kinds(draft.shares, draft.targets, draft.strands)[len(roles) :]]
+    solo = class_of((shard_count(draft.module),) * count, every[0]) if every else -1
+    return classes, roles, solo
 
 
-def _class(draft: Draft, shards: int, target: Target) -> format.ClassRecord:
-    states, base = place_states(draft.programs.values(), shards)
-    kernels = draft.code[target.name].scratch
-    plans = {name: plan_memory(program, shards, states, base, kernels) for name, program in draft.programs.items()}
+def _class(draft: Draft, owned: tuple[int, ...], name: str) -> format.ClassRecord:
+    kind = name, frozenset(k for k, count in enumerate(owned) if count)
+    code = draft.code[kind]
+    states, base = place_states(draft.programs.values(), owned)
+    plans = {n: plan_memory(program, owned, states, base, code.scratch) for n, program in draft.programs.items()}
     return format.ClassRecord(
-        shards=shards,
-        target=target.name,
-        object=f"objects/{target.name}.o",
+        shards=owned[0],
+        target=name,
+        object=f"objects/{_name(kind, len(owned))}.o",
         arena=max([base, *(plan.arena for plan in plans.values())]),
-        scratch=max([kernels, *(plan.scratch for plan in plans.values())]),
-        plans={name: format.ProgramPlan(plan.offsets) for name, plan in plans.items()},
-        symbols={name: tuple(draft.code[target.name].symbols[name]) for name in draft.programs},
-        features=target.needs,
-        device=target.device,
+        scratch=max([code.scratch, *(plan.scratch for plan in plans.values())]),
+        plans={n: format.ProgramPlan(plan.offsets) for n, plan in plans.items()},
+        symbols={n: tuple(code.symbols[n]) for n in draft.programs},
+        features=code.target.needs,
+        device=code.target.device,
+        others=owned[1:],
     )
+
+
+def _name(kind: Kind, strands: int) -> str:
+    """What the files of a kind of code are called: by target, and its strands if these are not all."""
+    target, owned = kind
+    return target if len(owned) == strands else f"{target}-{'-'.join(map(str, sorted(owned)))}"
 
 
 def _data(data: Data, path: str) -> format.DataRecord:

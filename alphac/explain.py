@@ -26,6 +26,7 @@ FACTORS = {
 }
 WORDS = {
     "data": "shards",
+    "regions": "shards by strand",
     "sharded": "shards, the optimizer's state dealt out",
     "pipeline": "parts of a region",
     "tensor": "256ths of long contractions",
@@ -64,12 +65,16 @@ def read_plan(path: Path) -> Explanation:
         if content["format"] != FORMAT:
             raise _refused(file, f"it is of format {content['format']}")
         plans = tuple(
-            Placement(p["kind"], tuple(Part(**part) for part in p["parts"]), Price(**p["price"]), p["note"])
+            Placement(p["kind"], tuple(_part(part) for part in p["parts"]), Price(**p["price"]), p["note"])
             for p in content["placements"]
         )
         return Explanation(content["system"], plans, content["misfits"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _refused(file, str(error)) from error
+
+
+def _part(fields: dict[str, Any]) -> Part:
+    return Part(**{**fields, "owned": tuple(fields["owned"])})
 
 
 def _refused(path: Path, reason: str) -> Diagnostics:
@@ -107,7 +112,9 @@ def _roles(plan: Placement) -> Table:
     table.add_column("memory", justify="right")
     longest = max(part.seconds for part in plan.parts)
     for number, part in enumerate(plan.parts):
-        owns = f"{part.owns}" if len(plan.parts) == 1 else f"{part.owns} ({part.first} to {part.first + part.owns - 1})"
+        owns = f"{part.owns} ({part.first} to {part.first + part.owns - 1})"
+        if len(plan.parts) == 1 or part.owned:
+            owns = " + ".join(map(str, part.owned or (part.owns,)))
         busy = f"{seconds(part.seconds)} {part.seconds / longest:4.0%}"
         table.add_row(str(number), part.endpoint, owns, busy, shown_size(part.memory))
     return table
@@ -162,7 +169,9 @@ def differences(one: Explanation, other: Explanation) -> Iterator[str]:
         if x is None or y is None:
             yield f"{name}: {x.owns if x else 'no part'} → {y.owns if y else 'no part'}"
             continue
-        if (x.first, x.owns) != (y.first, y.owns):
+        if x.owned != y.owned:
+            yield f"{name}: {' + '.join(map(str, x.owned))} → {' + '.join(map(str, y.owned))} shards by strand"
+        elif (x.first, x.owns) != (y.first, y.owns):
             yield f"{name}: {x.owns} from {x.first} → {y.owns} from {y.first}"
         if x.memory != y.memory:
             yield f"{name}: memory {shown_size(x.memory)} → {shown_size(y.memory)}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from alphac.ir.passes.place import Share
 from alphac.ir.protocol import Protocol, Reduced, Scope
-from alphac.runtime.bundle import Bundle, ClassRecord, Withheld, read_bundle
+from alphac.runtime.bundle import Bundle, ClassRecord, RoleRecord, Withheld, read_bundle
 
 
 def describe(path: Path, role: int | None = None) -> str:
@@ -34,27 +34,35 @@ def _whole(bundle: Bundle) -> Iterator[str]:
         kernels = len(set(symbols[name]))
         exchanges = sum(s.kind == "exchange" for s in p.steps)
         yield f"program   {name}: {segments} segments, {kernels} kernels, {exchanges} exchanges"
+    for i, strand in enumerate(m.strands):
+        who = f"regions {', '.join(strand.regions)}" if strand.regions else "everything else"
+        yield f"strand {i}  {who}, on {', '.join(strand.targets)}"
     for i, c in enumerate(m.classes):
         if isinstance(c, ClassRecord):
             memory = f"arena {_size(c.arena)}, scratch {_size(c.scratch)} per thread"
-            yield f"class {i}   {c.shards} shards, {c.target}, {memory}"
+            yield f"class {i}   {' + '.join(map(str, c.owned))} shards, {c.target}, {memory}"
     for r in m.roles:
         if not isinstance(r, Withheld):
-            yield f"role {r.role:<4} class {r.role_class}, shards {r.first} to {r.first + r.shards - 1}"
+            yield f"role {r.role:<4} class {r.role_class}, shards {_shown(r)}"
 
 
 def _role(bundle: Bundle, number: int) -> Iterator[str]:
     role = bundle.role(number)
     record = bundle.class_of(role.role_class)
-    last = role.first + role.shards - 1
-    yield f"role {number}: shards {role.first} to {last}, {record.target}, arena {_size(record.arena)}"
+    yield f"role {number}: shards {_shown(role)}, {record.target}, arena {_size(record.arena)}"
     content = json.loads(bundle.read("protocol.json"))
     scopes = tuple(
-        Scope(s["program"], s["number"], s["rounds"], tuple(Reduced(**v) for v in s["values"]), tuple(s["sends"]))
+        Scope(**{**s, "values": tuple(Reduced(**v) for v in s["values"]), "sends": tuple(s["sends"])})
         for s in content["scopes"]
     )
-    protocol = Protocol(content["shards"], tuple(Share(**s) for s in content["shares"]), scopes)
+    shares = tuple(tuple(Share(**s) for s in strand) for strand in content["shares"])
+    protocol = Protocol(content["shards"], shares, scopes)
     yield json.dumps(protocol.project(number), indent=1)
+
+
+def _shown(role: RoleRecord) -> str:
+    """The shards that a role owns, strand by strand."""
+    return "; ".join(f"{first} to {first + count - 1}" if count else "none" for first, count in role.ranges)
 
 
 def _size(count: int) -> str:

@@ -42,7 +42,7 @@ def measure_exchanges() -> Exchanges:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         latency = _latency(connection)
-        star = Star(Group(IDENTITY, 0, 2, [(0, 1), (1, 1)]), Tcp({1: connection}), 1)
+        star = Star(Group(IDENTITY, 0, 2, [[(0, 1)], [(1, 1)]]), Tcp({1: connection}), 1)
         times = {size: _time(star, size) for size in SIZES}
     finally:
         connection.close()
@@ -98,7 +98,7 @@ def _peer(port: int) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while connection.recv(1) == b"a":
             connection.sendall(b"a")
-        star = Star(Group(IDENTITY, 1, 2, [(0, 0), (1, 1)]), Tcp({0: connection}), 1)
+        star = Star(Group(IDENTITY, 1, 2, [[(0, 0)], [(1, 1)]]), Tcp({0: connection}), 1)
         for size in SIZES:
             value = _value(size)
             for _ in range(REPEATS[size]):

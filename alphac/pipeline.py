@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,30 +13,33 @@ from typing import TYPE_CHECKING
 from alphac import compiled
 from alphac.backends.registry import capabilities, host_target, target, targets_here
 from alphac.backends.target import MATRIX_BF16
-from alphac.bundling import Draft, kernels_text, shard_count, write
+from alphac.bundling import Draft, Kind, kernels_text, kinds, shard_count, write
 from alphac.diagnostics import Diagnostic, Diagnostics, fail
 from alphac.explain import Explanation, explanation
-from alphac.fleet import Fleet, read_fleet
+from alphac.fleet import Endpoint, Fleet, read_fleet
 from alphac.frontend.elaborate import elaborate
 from alphac.frontend.parse import parse, read_source
 from alphac.frontend.tree_text import tree_text
 from alphac.ir.core import Module
 from alphac.ir.errors import NotDifferentiableError, ToolMissing
-from alphac.ir.passes.admit import EXACT, Refusal, admit
+from alphac.ir.fleet import assumed
+from alphac.ir.passes.admit import EXACT, Admission, Refusal, Strand, admit
 from alphac.ir.passes.differentiate import Differentiate
 from alphac.ir.passes.expand import Expand
 from alphac.ir.passes.pad_windows import PadWindows
-from alphac.ir.passes.place import PlacementError, Share, place
+from alphac.ir.passes.place import PlacementError, Share, deal, place, ranges
+from alphac.ir.passes.plan import Pricer
 from alphac.ir.passes.project import schedule
 from alphac.ir.passes.rematerialize import Rematerialize
 from alphac.ir.passes.simplify import Simplify
-from alphac.ir.passes.solve import Found, search
+from alphac.ir.passes.solve import Found, search, search_regions
 from alphac.ir.passes.survey import survey
 from alphac.ir.passes.tile import Tile
 from alphac.ir.protocol import protocol
 from alphac.ir.schedule import Program
 from alphac.ir.schedule_text import print_program
 from alphac.ir.text import print_module
+from alphac.ir.typesys import LANGUAGE_DTYPES
 from alphac.ir.verify import verify
 
 if TYPE_CHECKING:
@@ -51,12 +54,14 @@ class Plan:
     if they have any.
 
     fleet   whose endpoints say what they can do: placement is to decide, and has not yet
+    dealt   each role's shards by strand, once that is decided for several strands
     found   what placement decided between"""
 
     shares: tuple[Fraction, ...]
     targets: tuple[str | None, ...]
     names: tuple[str, ...] = ()
     fleet: Fleet | None = None
+    dealt: tuple[tuple[int, ...], ...] = ()
     found: Found | None = None
 
     @classmethod
@@ -123,19 +128,52 @@ def schedules(module: Module, plan: Plan | None = None) -> dict[str, Program]:
     return {name: schedule(function, streams) for name, function in module.functions.items()}
 
 
-def placed(module: Module, programs: Mapping[str, Program], plan: Plan, sources: Path) -> Plan:
+def admitted(module: Module, plan: Plan) -> tuple[Module, tuple[Strand, ...], Plan]:
+    """The module with strands apart that not everybody may own, these strands, and the plan without those who can run
+    nothing of it. Raises Diagnostics with every region or function that a role's target cannot run."""
+    names = plan.target_names(module)
+    found = _admit(module, names)
+    if found.refusals and plan.fleet is not None:
+        refused = {target for refusal in found.refusals for target in refusal.targets}
+        able = [k for k, name in enumerate(names) if name not in refused]
+        if able:
+            plan = replace(
+                plan,
+                shares=tuple(plan.shares[k] for k in able),
+                targets=tuple(plan.targets[k] for k in able),
+                names=tuple(plan.names[k] for k in able),
+            )
+            found = _admit(module, plan.target_names(module))
+    if found.refusals:
+        by_target: dict[str, list[str]] = {name: [] for name in names}
+        for name, endpoint in zip(names, plan.names, strict=False):
+            by_target[name].append(endpoint)
+        raise Diagnostics([Diagnostic("E204", r.text(by_target), r.span, help=_instead(r)) for r in found.refusals])
+    verify(found.module, differentiated=True)
+    return found.module, found.strands, plan
+
+
+def _admit(module: Module, targets: Sequence[str]) -> Admission:
+    return admit(module, {name: capabilities(name) for name in dict.fromkeys(targets)})
+
+
+def placed(
+    module: Module, programs: Mapping[str, Program], strands: Sequence[Strand], plan: Plan, sources: Path
+) -> Plan:
     """The plan with everything decided: of a described fleet, the best one that this version executes, on endpoints
-    that run all regions. `sources`: the folder that data paths are relative to. Raises Diagnostics."""
+    that were admitted. `sources`: the folder that data paths are relative to. Raises Diagnostics."""
+    names = plan.target_names(module)
     if plan.fleet is None:
-        admitted(module, plan)
-        return plan
-    names = dict(zip(plan.names, plan.target_names(module), strict=True))
-    refused = {target for refusal in refusals_of(module, plan) for target in refusal.targets}
-    able = [e for e in plan.fleet.endpoints if names[e.name] not in refused]
-    if not able:
-        admitted(module, plan)
+        return plan if len(strands) == 1 else replace(plan, dealt=_dealt(module, programs, strands, plan))
+    target_of = dict(zip(plan.names, names, strict=True))
+    able = [e for e in plan.fleet.endpoints if e.name in target_of]
     data = sum(p.stat().st_size for p in {sources / d.path for d in module.data.values()} if p.exists())
-    found = search(survey(module, programs, data), plan.fleet, able)
+    system = survey(module, programs, data)
+    if len(strands) == 1:
+        found = search(system, plan.fleet, able)
+    else:
+        owners = [{name for name, target in target_of.items() if target in strand.targets} for strand in strands]
+        found = search_regions(system, plan.fleet, able, owners)
     chosen = found.executed
     if chosen is None:
         raise fail("E211", f"no plan fits this fleet: {found.misfits['data']}", None, _way_out(found))
@@ -144,8 +182,30 @@ def placed(module: Module, programs: Mapping[str, Program], plan: Plan, sources:
         tuple(Fraction(part.owns) for part in chosen.parts),
         tuple(e.target for e in ends),
         tuple(e.name for e in ends),
+        dealt=tuple(part.owned for part in chosen.parts) if len(strands) > 1 else (),
         found=found,
     )
+
+
+def _dealt(
+    module: Module, programs: Mapping[str, Program], strands: Sequence[Strand], plan: Plan
+) -> tuple[tuple[int, ...], ...]:
+    """Each role's shards by strand, by the speeds of a fleet that says no more. Raises Diagnostics."""
+    system, names = survey(module, programs), plan.target_names(module)
+    everywhere = Endpoint("anywhere", rates=assumed(dict.fromkeys(LANGUAGE_DTYPES, 1e11), 1e10))
+    pricer = Pricer(system, Fleet((everywhere,)))
+    seconds = [
+        [
+            pricer.strand_seconds(everywhere, k) / float(speed) if name in strand.targets else None
+            for name, speed in zip(names, plan.shares, strict=True)
+        ]
+        for k, strand in enumerate(strands)
+    ]
+    try:
+        shares = deal(system.shards, seconds)
+    except PlacementError as error:
+        raise fail("E201", str(error), None, "declare a larger grain or use fewer roles") from error
+    return tuple(tuple(share.shards for share in own) for own in shares)
 
 
 def _way_out(found: Found) -> str:
@@ -154,28 +214,15 @@ def _way_out(found: Found) -> str:
     return f"a `{found.best.kind}` plan would fit, which is planned but not executed yet; give endpoints more memory"
 
 
-def shares_of(module: Module, plan: Plan) -> tuple[Share, ...]:
-    """The plan's proportions as whole shards. Raises Diagnostics when there are more roles than shards."""
+def shares_of(module: Module, plan: Plan) -> tuple[tuple[Share, ...], ...]:
+    """Each role's shares, by strand. Raises Diagnostics when there are more roles than shards."""
+    if plan.dealt:
+        strands = [ranges(counts) for counts in zip(*plan.dealt, strict=True)]
+        return tuple(zip(*strands, strict=True))
     try:
-        return tuple(place(shard_count(module), plan.shares))
+        return tuple((share,) for share in place(shard_count(module), plan.shares))
     except PlacementError as error:
         raise fail("E201", str(error), None, "declare a larger grain or use fewer roles") from error
-
-
-def refusals_of(module: Module, plan: Plan) -> list[Refusal]:
-    """What targets of a plan cannot run."""
-    return admit(module, {name: capabilities(name) for name in dict.fromkeys(plan.target_names(module))})
-
-
-def admitted(module: Module, plan: Plan) -> None:
-    """Raises Diagnostics with every region or function that a role's target cannot run."""
-    refusals = refusals_of(module, plan)
-    if refusals:
-        names = plan.target_names(module)
-        by_target: dict[str, list[str]] = {name: [] for name in names}
-        for name, endpoint in zip(names, plan.names, strict=False):
-            by_target[name].append(endpoint)
-        raise Diagnostics([Diagnostic("E204", r.text(by_target), r.span, help=_instead(r)) for r in refusals])
 
 
 def _instead(refusal: Refusal) -> str:
@@ -230,28 +277,33 @@ def compile_file(
 def _drafted(path: Path, plan: Plan, overrides: Mapping[str, str]) -> Draft:
     """Every stage but the last. Raises Diagnostics."""
     elaborated = parse_and_elaborate(path, overrides)
-    module = tile(simplify(differentiate(elaborated)))
+    module, strands, plan = admitted(simplify(differentiate(elaborated)), plan)
+    module = tile(module)
     programs = schedules(module, plan)
-    plan = placed(module, programs, plan, path.parent)
+    plan = placed(module, programs, strands, plan, path.parent)
     shares = shares_of(module, plan)
-    made = protocol(programs, shard_count(module), shares)
+    made = protocol(programs, shard_count(module), tuple(zip(*shares, strict=True)))
     names = plan.target_names(module)
-    code = _lowered(programs, names)
+    code = _lowered(programs, kinds(shares, names, strands), len(strands))
     report = explanation(module.system, plan.found).as_json() if plan.found is not None else ""
-    return Draft(elaborated, module, programs, shares, names, made, code, report)
+    return Draft(elaborated, module, programs, shares, strands, names, made, code, report)
 
 
-def _lowered(programs: Mapping[str, Program], names: Sequence[str]) -> dict[str, Code]:
-    """Code by target."""
+def _lowered(programs: Mapping[str, Program], wanted: Sequence[Kind], strands: int) -> dict[Kind, Code]:
+    """Code by kind."""
     from alphac.backends.emit import lower_programs  # with Numba, which a bundle compiled before does without
 
-    return {name: lower_programs(programs.values(), target(name)) for name in sorted(set(names))}
+    return {
+        (name, owned): lower_programs(programs.values(), target(name), strands=owned if len(owned) < strands else None)
+        for name, owned in sorted(set(wanted), key=lambda kind: (kind[0], sorted(kind[1])))
+    }
 
 
 def explain(path: Path, *, plan: Plan, overrides: Mapping[str, str]) -> Explanation:
     """Why a fleet's endpoints take the parts that they take. Raises Diagnostics."""
-    module = simplify(differentiate(parse_and_elaborate(path, overrides)))
-    decided = placed(module, schedules(module, plan), plan, path.parent)
+    module, strands, plan = admitted(simplify(differentiate(parse_and_elaborate(path, overrides))), plan)
+    module = tile(module)
+    decided = placed(module, schedules(module, plan), strands, plan, path.parent)
     if decided.found is None:
         help = "describe its hosts (docs/fleets.md); `alphac fleet detect` does it for this machine"
         raise fail("E202", "this fleet says no more than speeds: shares are in proportion to them", None, help)
@@ -271,14 +323,17 @@ def emit(path: Path, stage: str, *, plan: Plan, overrides: Mapping[str, str]) ->
     module = simplify(module)
     if stage == "simplified":
         return print_module(module)
+    module, strands, plan = admitted(module, plan)
     module = tile(module)
     if stage == "tiled":
         return print_module(module)
     programs = schedules(module, plan)
     if stage == "schedule":
         return "\n".join(print_program(p) for p in programs.values())
-    plan = placed(module, programs, plan, path.parent)
+    plan = placed(module, programs, strands, plan, path.parent)
+    shares = shares_of(module, plan)
     if stage == "protocol":
-        shares = shares_of(module, plan)
-        return json.dumps(protocol(programs, shard_count(module), shares).as_dict(), indent=1) + "\n"
-    return "\n".join(kernels_text(c) for c in _lowered(programs, plan.target_names(module)).values())
+        made = protocol(programs, shard_count(module), tuple(zip(*shares, strict=True)))
+        return json.dumps(made.as_dict(), indent=1) + "\n"
+    code = _lowered(programs, kinds(shares, plan.target_names(module), strands), len(strands))
+    return "\n".join(kernels_text(c) for c in code.values())

@@ -7,7 +7,7 @@ imported here, so they are dicts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from alphac.backends.target import KernelSource, Target
 from alphac.backends.team import support
 from alphac.ir.core import Op, Port, Value
 from alphac.ir.ops.define import definition
-from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles
+from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles, strand_of
 from alphac.ir.schedule_text import inlined_ops
 from alphac.ir.typesys import DType
 
@@ -49,14 +49,17 @@ class Code:
         return packed(self.target.name, self.launches, code) if self.target.is_gpu else code
 
 
-def lower_programs(programs: Iterable[Program], target: Target, segment: SegmentMaker = Segment) -> Code:
-    """Lower every kernel and write every segment of some programs; `segment` makes the writer of one."""
+def lower_programs(
+    programs: Iterable[Program], target: Target, segment: SegmentMaker = Segment, strands: Collection[int] | None = None
+) -> Code:
+    """Lower every kernel and write every segment of some programs; `segment` makes the writer of one. `strands`: that a
+    role owns shards of, all if left out; there is no code for others."""
     code = Code(target, {}, {}, "", 0)
     texts: list[str] = []
     for program in programs:
         sources: dict[Kernel, KernelSource] = {}
         tiles = {launch.kernel: step for step in _tiles(program.steps) for launch in step.steps}
-        for kernel in program.kernels():
+        for kernel in _owned(program.steps, strands):
             source = target.lower(kernel)
             if target.is_gpu and kernel in tiles:
                 source = tiled(source, kernel, tiles[kernel])
@@ -66,7 +69,8 @@ def lower_programs(programs: Iterable[Program], target: Target, segment: Segment
         emitted = _Emission(program, sources)
         code.records[program.name] = emitted.record()
         code.symbols[program.name] = emitted.symbols
-        for name, (steps, outer) in emitted.segments.items():
+        for name, (whole, outer) in emitted.segments.items():
+            steps = _without(whole, strands)
             if target.is_gpu:
                 code.launches[name] = actions(steps, sources, emitted.number)
             else:
@@ -75,6 +79,18 @@ def lower_programs(programs: Iterable[Program], target: Target, segment: Segment
         texts += [declaration(s.name, len(s.parameters), s.loops + s.integers) for s in code.sources.values()]
         code.segments = "\n".join([support(target), *texts])
     return code
+
+
+def _without(steps: Sequence[Step], strands: Collection[int] | None) -> tuple[Step, ...]:
+    """What is left to do for a role that owns shards of these strands only."""
+    if strands is None:
+        return tuple(steps)
+    return tuple(step for step in steps if (strand := strand_of(step)) is None or strand in strands)
+
+
+def _owned(steps: Sequence[Step], strands: Collection[int] | None) -> Iterator[Kernel]:
+    for kernel, _ in _kernels(_without(steps, strands), ()):
+        yield kernel
 
 
 @dataclass
@@ -105,26 +121,35 @@ class _Emission:
         }
 
     def _steps(self, steps: Sequence[Step], outer: tuple[Value, ...]) -> list[Record]:
-        """Runs of steps without an exchange become segments."""
+        """Runs of steps of one strand without an exchange become segments."""
         records: list[Record] = []
         run: list[Step] = []
+        strand: int | None = None
 
         def finish() -> None:
+            nonlocal strand
             if run:
-                records.append(self._segment(tuple(run), outer))
+                records.append(self._segment(tuple(run), outer, strand or 0))
                 run.clear()
+            strand = None
 
         for step in steps:
             if isinstance(step, Exchange):
                 finish()
                 buffers = [self.number[id(b)] for b, _ in step.buffers]
-                records.append({"kind": "exchange", "buffers": buffers, "kinds": [k for _, k in step.buffers]})
+                exchange = {"kind": "exchange", "strand": step.buffers[0][0].strand, "buffers": buffers}
+                records.append({**exchange, "kinds": [k for _, k in step.buffers]})
             elif isinstance(step, Repeat) and _exchanges(step.steps):
                 finish()
                 inner = self._steps(step.steps, (*outer, step.index))
                 loop = {"kind": "repeat", "count": step.count, "reverse": step.reverse, "index": len(outer)}
                 records.append({**loop, "steps": inner})
             else:
+                own = strand_of(step)
+                if own is not None:
+                    if strand not in (None, own):
+                        finish()
+                    strand = own
                 run.append(step)
         finish()
         return records
@@ -140,9 +165,10 @@ class _Emission:
         self.segments[symbol] = steps, outer
         return symbol
 
-    def _segment(self, steps: tuple[Step, ...], outer: tuple[Value, ...]) -> Record:
+    def _segment(self, steps: tuple[Step, ...], outer: tuple[Value, ...], strand: int) -> Record:
         return {
             "kind": "segment",
+            "strand": strand,
             "symbol": self._function(steps, outer),
             "guards": [[self.number[id(b)] for b in guard.buffers] for guard in _guards(steps)],
             "kernels": [self._kernel(k, loops) for k, loops in _kernels(steps, ())],
@@ -151,7 +177,7 @@ class _Emission:
     def _kernel(self, kernel: Kernel, loops: tuple[Repeat | Tiles, ...]) -> Record:
         op, span = _blamed(kernel)
         stored = {id(view.buffer) for _, view in kernel.stores}
-        self.symbols.append(self.sources[kernel].name)
+        self.symbols.append(self.sources[kernel].name if kernel in self.sources else "")
         return {
             "buffers": [self.number[id(b)] for b in kernel.buffers()],
             "stores": len(stored),
@@ -212,6 +238,7 @@ def _buffer(buffer: Buffer) -> Record:
         "grows": grows,
         "rows": rows,
         "state": buffer.port.name if buffer.role == "state" and buffer.port is not None else "",
+        "strand": buffer.strand,
     }
 
 

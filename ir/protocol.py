@@ -26,14 +26,15 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Scope:
-    """One exchange: `sends[k]` is how many subtrees role k contributes; `rounds` how often it runs per call of the
-    program (more than 1 inside a loop)."""
+    """One exchange: `sends[k]` is how many subtrees role k contributes, of the shards of a `strand`; `rounds` how often
+    it runs per call of the program (more than 1 inside a loop)."""
 
     program: str
     number: int
     rounds: int
     values: tuple[Reduced, ...]
     sends: tuple[int, ...]
+    strand: int = 0
 
     @property
     def bound(self) -> int:
@@ -43,10 +44,10 @@ class Scope:
 
 @dataclass(frozen=True)
 class Protocol:
-    """The scopes of all programs for one plan."""
+    """The scopes of all programs for one plan; `shares` by strand, then role."""
 
     shards: int
-    shares: tuple[Share, ...]
+    shares: tuple[tuple[Share, ...], ...]
     scopes: tuple[Scope, ...]
 
     def check(self) -> None:
@@ -54,11 +55,13 @@ class Protocol:
 
         Raises ValueError otherwise: a bug in placement.
         """
-        covered = [s for share in self.shares for s in range(share.first, share.first + share.shards)]
-        if covered != list(range(self.shards)):
-            raise ValueError(f"shards {covered} are not 0..{self.shards - 1} in order")
+        for shares in self.shares:
+            covered = [s for share in shares for s in range(share.first, share.first + share.shards)]
+            if covered != list(range(self.shards)):
+                raise ValueError(f"shards {covered} are not 0..{self.shards - 1} in order")
         for scope in self.scopes:
-            if len(scope.sends) != len(self.shares) or min(scope.sends) < 1 or scope.bound <= 0:
+            owning = [min(1, share.shards) for share in self.shares[scope.strand]]
+            if [min(1, n) for n in scope.sends] != owning or scope.bound <= 0:
                 raise ValueError(f"scope {scope.number} of {scope.program} lacks a contribution or a bound")
 
     def project(self, role: int) -> dict[str, object]:
@@ -87,9 +90,12 @@ class Protocol:
         return asdict(self)
 
 
-def protocol(programs: Mapping[str, Program], shards: int, shares: tuple[Share, ...]) -> Protocol:
-    """The protocol of a set of programs under a plan."""
-    sends = tuple(len(subtrees(shards, share.first, share.shards)) for share in shares)
+def protocol(programs: Mapping[str, Program], shards: int, shares: tuple[tuple[Share, ...], ...]) -> Protocol:
+    """The protocol of a set of programs under a plan; `shares` by strand, then role."""
+    sends = [
+        tuple(len(subtrees(shards, share.first, share.shards)) if share.shards else 0 for share in strand)
+        for strand in shares
+    ]
     scopes: list[Scope] = []
     for name, program in programs.items():
         for number, (exchange, rounds) in enumerate(_exchanges(program.steps, 1)):
@@ -97,7 +103,8 @@ def protocol(programs: Mapping[str, Program], shards: int, shares: tuple[Share, 
                 Reduced(b.name, kind, b.type.dtype.name, b.type.size, b.type.size * b.type.dtype.bytes)
                 for b, kind in exchange.buffers
             )
-            scopes.append(Scope(name, number, rounds, values, sends))
+            strand = exchange.buffers[0][0].strand
+            scopes.append(Scope(name, number, rounds, values, sends[strand], strand))
     made = Protocol(shards, shares, tuple(scopes))
     made.check()
     return made

@@ -27,7 +27,7 @@ class Buffer:
                aligned subtrees, `slot` elements apart
 
     `pieces`: of per-shard partials that a stream makes, so many parts of each shard, one after the other: the sums of
-    aligned runs of its blocks.
+    aligned runs of its blocks. `strand`: whose shards it has (or, of nodes, subtrees).
     """
 
     name: str
@@ -35,6 +35,7 @@ class Buffer:
     role: str
     port: Port | None = None
     pieces: int = 1
+    strand: int = 0
 
     @property
     def layout(self) -> tuple[Dim, ...]:
@@ -123,7 +124,7 @@ class Launch:
 class Exchange:
     """Finish `combine`s across roles: gather every role's subtrees of these buffers, put the root into slot 0."""
 
-    buffers: tuple[tuple[Buffer, str], ...]  # with kind: sum, max, min
+    buffers: tuple[tuple[Buffer, str], ...]  # with kind: sum, max, min; all of one strand
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +170,25 @@ class Program:
     def kernels(self) -> Iterator[Kernel]:
         """Every kernel, in order."""
         yield from _kernels(self.steps)
+
+
+def strand_of(step: Step) -> int | None:
+    """The strand whose shards a step works on; None if every role does it, whatever it owns."""
+    if isinstance(step, Launch):
+        return kernel_strand(step.kernel)
+    if isinstance(step, Tiles) and step.dims[0].shards:
+        return step.dims[0].strand
+    if isinstance(step, Repeat | Tiles):
+        return next((s for s in map(strand_of, step.steps) if s is not None), None)
+    return None
+
+
+def kernel_strand(kernel: Kernel) -> int | None:
+    """The strand of a kernel that is not within `Tiles`."""
+    stores = (view.buffer for _, view in kernel.stores)
+    reads = (view.buffer for view in kernel.reads.values())
+    own = [b for b in stores if b.per_shard or b.role == "nodes"] + [b for b in reads if b.per_shard]
+    return own[0].strand if own else None
 
 
 def _kernels(steps: tuple[Step, ...]) -> Iterator[Kernel]:

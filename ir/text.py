@@ -109,7 +109,8 @@ def _name(name: str) -> str:
 
 
 def _dim(dim: Dim) -> str:
-    return f"{_name(dim.name)}:{dim.size}" + (f"/{dim.shards}" if dim.shards else "")
+    strand = f"/{dim.strand}" if dim.strand else ""
+    return f"{_name(dim.name)}:{dim.size}" + (f"/{dim.shards}" if dim.shards or dim.strand else "") + strand
 
 
 def _type(type_: TensorType) -> str:

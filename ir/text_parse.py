@@ -133,7 +133,8 @@ class _Parser:
         name = self.name("a dim")
         self.expect(":")
         size = self.integer()
-        return Dim(name, size, self.integer() if self.accept("/") else 0)
+        shards = self.integer() if self.accept("/") else 0
+        return Dim(name, size, shards, self.integer() if self.accept("/") else 0)
 
     def dtype(self) -> DType:
         offset = self.token.offset

@@ -77,14 +77,17 @@ ALL_DTYPES = {**LANGUAGE_DTYPES, "u32": U32, "u64": U64}
 
 @dataclass(frozen=True)
 class Dim:
-    """A named axis. `shards` > 0 marks the grain's axis: it is cut into that many equal logical shards."""
+    """A named axis. `shards` > 0 marks the grain's axis: it is cut into that many equal logical shards. `strand`: whose
+    shards, where parts of a step are owned apart (`ir/passes/strands.py`)."""
 
     name: str
     size: int
     shards: int = 0
+    strand: int = 0
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.size}" + (f"/{self.shards}" if self.shards else "")
+        cut = f"/{self.shards}" if self.shards or self.strand else ""
+        return f"{self.name}:{self.size}{cut}" + (f"/{self.strand}" if self.strand else "")
 
     __repr__ = __str__
 
@@ -94,7 +97,7 @@ SHARD = "shard"  # reserved name: the axis of per-shard partial results, one ent
 
 def shard_dim(grain: Dim) -> Dim:
     """The axis of per-shard partials that a reduction over the grain's axis leaves."""
-    return Dim(SHARD, grain.shards)
+    return Dim(SHARD, grain.shards, strand=grain.strand)
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,11 @@ class TensorType:
     def grain(self) -> Dim | None:
         """The grain's axis if this value has it."""
         return next((d for d in self.dims if d.shards), None)
+
+    @property
+    def cut(self) -> Dim | None:
+        """The axis that is cut among owners, if this value has one: the grain's, or that of per-shard partials."""
+        return next((d for d in self.dims if d.shards or d.name == SHARD), None)
 
     @property
     def is_partial(self) -> bool:

@@ -61,7 +61,7 @@ class _Verifier:
     def ports(self, ports: Sequence[Port], values: Sequence[Value], what: str) -> None:
         if len(ports) != len(values):
             self.fail(f"{len(values)} {what} but {len(ports)} ports")
-        bound: set[Port] = set()
+        bound: set[tuple[Port, int]] = set()
         for port, value in zip(ports, values, strict=True):
             if port.kind == "state":
                 state = self.module.states.get(port.name)
@@ -69,9 +69,10 @@ class _Verifier:
                     self.fail(f"state `{port.name}` among the {what} is not declared")
                 if state.type != value.type:
                     self.fail(f"state `{port.name}` is {state.type}, not {value.type}, the type of its {what[:-1]}")
-            if port in bound and (what == "arguments" or port.kind == "state"):
+            strand = value.type.cut.strand if value.type.cut is not None else 0
+            if (port, strand) in bound and (what == "arguments" or port.kind == "state"):
                 self.fail(f"{port.kind} `{port.name}` is bound twice among the {what}")
-            bound.add(port)
+            bound.add((port, strand))
 
     # ------------------------------------------------------------------ blocks and ops
     def block(self, block: Block, visible: set[Value], owner: Op | None) -> None:

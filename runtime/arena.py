@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,20 +33,26 @@ Array = npt.NDArray[np.generic]
 class Arena:
     """Values, scratch, tables and the threads' meeting points of one role, in one mapping.
 
-    `nodes` is how many maximal aligned subtrees the role's shards make. Memory starts as zeros.
+    By strand: `ranges` are the first and the number of the role's shards, `nodes` how many maximal aligned subtrees
+    these make. Memory starts as zeros.
     """
 
-    def __init__(self, manifest: Manifest, record: ClassRecord, first: int, threads: int) -> None:
-        self.shards, self.first, self.threads = record.shards, first, threads
-        self.nodes = len(subtrees(manifest.shards, first, record.shards))
+    def __init__(self, manifest: Manifest, record: ClassRecord, first: int | Sequence[int], threads: int) -> None:
+        self.ranges = ranges(record, first)
+        self.threads = threads
+        self.nodes = tuple(len(subtrees(manifest.shards, first, n)) if n else 0 for first, n in self.ranges)
         self.scratch_bytes = _aligned(record.scratch)
         parts = {
             "arena": record.arena,
             "scratch": self.scratch_bytes * threads,
             "barrier": LINE * threads,
             "team": TEAM_BYTES,
-            "merges": 8 * record.shards,
-            **{name: 8 * (TABLE + len(p.buffers)) for name, p in manifest.programs.items()},
+            **{merges_of(k): 8 * n for k, n in enumerate(record.owned)},
+            **{
+                table_of(name, k): 8 * (TABLE + len(p.buffers))
+                for name, p in manifest.programs.items()
+                for k in range(len(self.ranges))
+            },
         }
         self._places: dict[str, int] = {}
         size = 0
@@ -55,7 +62,8 @@ class Arena:
         self.bytes = size
         self._memory = _map(size)
         self.base = address_of(np.frombuffer(self._memory, np.uint8))
-        self.integers("merges", record.shards)[:] = merges(manifest.shards, first, record.shards)
+        for k, (first, count) in enumerate(self.ranges):
+            self.integers(merges_of(k), count)[:] = merges(manifest.shards, first, count) if count else []
 
     def address(self, part: str) -> int:
         """Where a part begins."""
@@ -70,14 +78,29 @@ class Arena:
         subtrees."""
         shape = buffer.shape
         if buffer.grows:
-            shape = (shape[0] * self.shards, *shape[1:])
+            shape = (shape[0] * self.ranges[buffer.strand][1], *shape[1:])
         if buffer.role == "nodes":
-            shape = (self.nodes, *shape)
+            shape = (max(1, self.nodes[buffer.strand]), *shape)
         return np.ndarray(shape, STORAGE[buffer.dtype], self._memory, self._places[_part(buffer)] + offset)
 
     def place(self, buffer: BufferRecord, offset: int) -> int:
         """The address of a buffer; of a private one, the first thread's."""
         return self.address(_part(buffer)) + offset
+
+
+def ranges(record: ClassRecord, first: int | Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """First and number of a role's shards, by strand; `first`: one for each, or the same of all."""
+    return tuple(zip((first,) * len(record.owned) if isinstance(first, int) else first, record.owned, strict=True))
+
+
+def merges_of(strand: int) -> str:
+    """The part that holds a strand's merges."""
+    return f"merges {strand}"
+
+
+def table_of(program: str, strand: int) -> str:
+    """The part that holds a program's table for segments of a strand."""
+    return f"{program} {strand}"
 
 
 def _part(buffer: BufferRecord) -> str:

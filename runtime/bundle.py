@@ -37,6 +37,7 @@ from alphac.runtime.records import (
     RoleRecord,
     StateRecord,
     StepRecord,
+    StrandRecord,
     TrainingRecord,
     Withheld,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "RoleRecord",
     "StateRecord",
     "StepRecord",
+    "StrandRecord",
     "TrainingRecord",
     "Withheld",
     "bundle_identity",

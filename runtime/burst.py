@@ -47,13 +47,14 @@ class _Column:
 
 
 class Burst:
-    """Runs the steps of a program on the batches of a feed."""
+    """Runs the steps of a program on the batches of a feed. `strand`: whose columns it feeds."""
 
-    def __init__(self, executor: Executor, program: Program, feed: Feed) -> None:
+    def __init__(self, executor: Executor, program: Program, feed: Feed, strand: int = 0) -> None:
         self._executor, self._program, self._feed = executor, program, feed
         self._words = np.zeros(WORDS, np.int64)
         self._load, self._run = (executor.library.address(f"alphac_{name}") for name in ("load", "burst"))
-        ports = program.arguments("column")
+        ports = program.columns(strand)
+        self._words[STEPS_TABLE] = program.addresses[strand]
         self._column_words = np.zeros((len(ports), COLUMN_WORDS), np.int64)
         self._columns = [self._column(p, out, w) for (p, out), w in zip(ports, self._column_words, strict=True)]
         self.scalars = [p for p in program.record.results if p.kind in ("loss", "metric")]
@@ -65,7 +66,7 @@ class Burst:
         self._number = np.zeros(1, np.int64)
         numbers = [view for _, view in program.arguments("step")]
         words = self._words
-        words[SEGMENT], words[STEPS_TABLE] = program.whole, program.address
+        words[SEGMENT] = program.whole
         words[COLUMNS], words[COLUMNS_AT] = len(ports), address_of(self._column_words)
         words[SCALARS], words[SCALARS_AT] = len(self.scalars), address_of(self._scalar_words)
         words[NUMBER_AT] = address_of(numbers[0] if numbers else self._number)
@@ -79,7 +80,7 @@ class Burst:
         converts = stored.dtype != out.dtype or not stored.flags.c_contiguous
         direct = address_of(stored) % item == 0 and (pitch == size or self._feed.size == 1)
         words[PITCH], words[BYTES] = pitch, size
-        words[ENTRY_AT] = self._program.address + 8 * (TABLE + port.buffer)
+        words[ENTRY_AT] = int(self._words[STEPS_TABLE]) + 8 * (TABLE + port.buffer)
         words[BUFFER_AT] = address_of(out)
         if not converts:
             words[SOURCE] = address_of(stored) + item * record.offset

@@ -160,22 +160,27 @@ def _steps(name: str, program: ProgramRecord, steps: Iterable[StepRecord], depth
 
 
 def _class(manifest: Manifest, where: str, record: ClassRecord) -> None:
-    _require(0 < record.shards <= manifest.shards, f"{where} owns {record.shards} shards")
+    owned = record.owned
+    fits = len(owned) == max(1, len(manifest.strands)) and max(owned) > 0
+    _require(fits and 0 <= min(owned) <= max(owned) <= manifest.shards, f"{where} owns {record.shards} shards")
     _require(record.object in manifest.files, f"{where} has no object file")
     _require(0 <= record.arena <= MAX_BYTES and 0 <= record.scratch <= MAX_BYTES, f"{where} asks for absurd memory")
     _require(set(record.plans) == set(manifest.programs), f"{where} lacks the plan of a program")
     _require(set(record.symbols) == set(manifest.programs), f"{where} lacks the symbols of a program")
     for name, symbols in record.symbols.items():
-        fits = len(symbols) == _kernels(manifest.programs[name].steps) and all(map(SYMBOL.fullmatch, symbols))
+        fits = len(symbols) == _kernels(manifest.programs[name].steps)
+        fits = fits and all(SYMBOL.fullmatch(symbol) for symbol in symbols if symbol or min(owned))
         _require(fits, f"{where}: {name}: odd symbols of kernels")
-    nodes = _most_subtrees(manifest, record)
+    nodes = [_most_subtrees(manifest, record, strand) for strand in range(len(owned))]
     states: dict[str, int] = {}
     for name, plan in record.plans.items():
         buffers = manifest.programs[name].buffers
         _require(len(plan.offsets) == len(buffers), f"{where}: {name} lacks offsets")
         for buffer, offset in zip(buffers, plan.offsets, strict=True):
             part, memory = ("scratch", record.scratch) if buffer.role == "private" else ("arena", record.arena)
-            inside = 0 <= offset <= offset + buffer.bytes(record.shards, nodes) <= memory
+            strand = buffer.strand
+            _require(0 <= strand < len(owned), f"{where}: {name}: buffer {buffer.name} is of an unknown strand")
+            inside = 0 <= offset <= offset + buffer.bytes(owned[strand], nodes[strand]) <= memory
             _require(inside and offset % 16 == 0, f"{where}: {name}: buffer {buffer.name} lies outside the {part}")
             if buffer.role == "state":
                 same = states.setdefault(buffer.state, offset) == offset
@@ -187,37 +192,50 @@ def _kernels(steps: Iterable[StepRecord]) -> int:
     return sum(len(step.kernels) + _kernels(step.steps) for step in steps)
 
 
-def _most_subtrees(manifest: Manifest, record: ClassRecord) -> int:
-    """The most subtrees that any role of this class contributes."""
+def _most_subtrees(manifest: Manifest, record: ClassRecord, strand: int) -> int:
+    """The most subtrees of a strand that any role of this class contributes."""
+    count = record.owned[strand]
     firsts = [
-        role.first
+        role.ranges[strand][0]
         for role in manifest.roles
         if isinstance(role, RoleRecord)
         and 0 <= role.role_class < len(manifest.classes)
         and manifest.classes[role.role_class] is record
-        and 0 <= role.first <= manifest.shards - record.shards
+        and strand < len(role.ranges)
+        and 0 <= role.ranges[strand][0] <= manifest.shards - count
     ]
-    return max((len(subtrees(manifest.shards, first, record.shards)) for first in firsts), default=1)
+    return max((len(subtrees(manifest.shards, first, count)) for first in firsts if count), default=1)
 
 
 def _roles(manifest: Manifest) -> None:
-    _require(
-        0 < len(manifest.roles) <= manifest.shards, f"{len(manifest.roles)} roles do not share {manifest.shards} shards"
-    )
+    strands = max(1, len(manifest.strands))
+    fits = 0 < len(manifest.roles) <= manifest.shards * strands
+    _require(fits, f"{len(manifest.roles)} roles do not share {manifest.shards} shards")
     _require(-1 <= manifest.solo < len(manifest.classes), "solo names no class")
     if manifest.solo >= 0 and isinstance(solo := manifest.classes[manifest.solo], ClassRecord):
-        _require(solo.shards == manifest.shards, "the solo class does not own all shards")
+        _require(set(solo.owned) == {manifest.shards}, "the solo class does not own all shards")
+    for number, role in enumerate(manifest.roles):
+        if isinstance(role, RoleRecord):
+            where = f"role {number}"
+            _require(role.role == number and 0 <= role.role_class < len(manifest.classes), f"{where} is odd")
+            record, owned = manifest.classes[role.role_class], tuple(n for _, n in role.ranges)
+            _require(not isinstance(record, ClassRecord) or record.owned == owned, f"{where} is not of its class")
+            _require(len(owned) == strands and max(owned) > 0, f"{where} owns no shards")
+    for strand in range(strands):
+        _shares(manifest, strand)
+
+
+def _shares(manifest: Manifest, strand: int) -> None:
+    """Roles own the shards of a strand in order, all of them."""
     after: int | None = 0  # where the next role must begin; unknown behind a withheld record
     for number, role in enumerate(manifest.roles):
         if not isinstance(role, RoleRecord):
             after = None
             continue
+        first, shards = role.ranges[strand]
         where = f"role {number}"
-        _require(role.role == number and 0 <= role.role_class < len(manifest.classes), f"{where} is odd")
-        begins = role.first >= 0 and (after is None or role.first == after)
-        _require(begins and role.shards > 0, f"{where} does not own the shards after its predecessor's")
-        record = manifest.classes[role.role_class]
-        _require(not isinstance(record, ClassRecord) or record.shards == role.shards, f"{where} is not of its class")
-        after = role.first + role.shards
+        begins = first >= 0 and (after is None or first == after)
+        _require(begins and shards >= 0, f"{where} does not own the shards after its predecessor's")
+        after = first + shards
         _require(after <= manifest.shards, f"{where} owns shards that do not exist")
     _require(after in (None, manifest.shards), "the roles do not own all shards")

@@ -48,13 +48,16 @@ Action = Send | Await
 
 
 class Group:
-    """One role's part in the exchanges of a group. `shares[k]` is role k's range (first, shards) of the `shards`."""
+    """One role's part in the exchanges of a group. `shares[k]` are role k's ranges (first, shards) of the `shards`, by
+    strand."""
 
     def __init__(
-        self, identity: bytes, role: int, shards: int, shares: Sequence[tuple[int, int]], epoch: int = 0
+        self, identity: bytes, role: int, shards: int, shares: Sequence[Sequence[tuple[int, int]]], epoch: int = 0
     ) -> None:
         self.identity, self.role, self.shards, self.epoch = identity, role, shards, epoch
-        self.ranges: list[list[Range]] = [subtrees(shards, first, count) for first, count in shares]
+        self.ranges: list[list[list[Range]]] = [
+            [subtrees(shards, first, count) if count else [] for first, count in owned] for owned in shares
+        ]
         self.size = len(shares)
         self.version = 0
         self.stop_wanted = False  # asked for here or, at the root, anywhere
@@ -76,10 +79,12 @@ class Group:
         the results."""
         self._value = value
         if self.role == ROOT:
-            self._parts = [dict(zip(self.ranges[ROOT], _rows(nodes), strict=True)) for nodes in value.nodes]
+            own = self._ranges(ROOT, value)
+            self._parts = [dict(zip(own, _rows(nodes)[: len(own)], strict=True)) for nodes in value.nodes]
             self._waiting = list(range(1, self.size))
             return self._proceed()
-        contribution = self._send(ROOT, CONTRIBUTE, value.scope, value.nodes, STOP if self.stop_wanted else 0)
+        own = [nodes[: len(self._ranges(self.role, value))] for nodes in value.nodes]
+        contribution = self._send(ROOT, CONTRIBUTE, value.scope, own, STOP if self.stop_wanted else 0)
         length = sum(nodes[:1].nbytes for nodes in value.nodes)
         return [contribution, Await(ROOT, self._expect(ROOT, RESULT, value.scope, length))]
 
@@ -93,7 +98,7 @@ class Group:
         if self.role == ROOT:
             self.stop_wanted = self.stop_wanted or bool(frame.flags & STOP)
             self._waiting.remove(frame.sender)
-            self._keep(value, self.ranges[frame.sender], payload)
+            self._keep(value, self._ranges(frame.sender, value), payload)
             return self._proceed()
         self.stopping = bool(frame.flags & STOP)
         place = 0
@@ -109,7 +114,7 @@ class Group:
         assert value is not None
         if self._waiting:
             peer = self._waiting[0]
-            length = sum(nodes[:1].nbytes for nodes in value.nodes) * len(self.ranges[peer])
+            length = sum(nodes[:1].nbytes for nodes in value.nodes) * len(self._ranges(peer, value))
             return [Await(peer, self._expect(peer, CONTRIBUTE, value.scope, length))]
         for nodes, parts, dtype, kind in zip(value.nodes, self._parts, value.dtypes, value.kinds, strict=True):
             nodes[0] = fold(self.shards, parts, combine(kind, dtype)).reshape(nodes.shape[1:])
@@ -118,11 +123,15 @@ class Group:
         flags = STOP if self.stopping else 0
         return [self._send(peer, RESULT, value.scope, results, flags) for peer in range(1, self.size)]
 
+    def _ranges(self, role: int, value: Exchanged) -> list[Range]:
+        """The subtrees that a role contributes to a value."""
+        return self.ranges[role][value.strand]
+
     def _keep(self, value: Exchanged, ranges: list[Range], payload: bytearray) -> None:
         place = 0
         for nodes, parts, dtype in zip(value.nodes, self._parts, value.dtypes, strict=True):
             found = np.frombuffer(payload, STORAGE[dtype], len(ranges) * nodes[:1].size, place)
-            parts.update(zip(ranges, found.reshape(len(ranges), -1), strict=True))
+            parts.update(zip(ranges, found.reshape(len(ranges), nodes[:1].size), strict=True))
             place += found.nbytes
 
     # ------------------------------------------------------------------ leaving
@@ -140,6 +149,7 @@ class Group:
         ]
 
     def _send(self, to: int, kind: int, scope: int, payload: Payload, flags: int) -> Send:
+        payload = [part for part in payload if memoryview(part).nbytes]
         length = sum(memoryview(part).nbytes for part in payload)
         frame = Frame(self.identity, kind, self.role, scope, self._sent[to], self.version, length, self.epoch, flags)
         self._sent[to] += 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from alphac.runtime.arena import TABLE, Arena, Array
+from alphac.runtime.arena import TABLE, Arena, Array, merges_of, ranges, table_of
 from alphac.runtime.bundle import Bundle
 from alphac.runtime.devices import HOST, Library, OpenDevice, Remote, device
 from alphac.runtime.records import ClassRecord, PortRecord, ProgramRecord, StepRecord
@@ -19,21 +19,22 @@ LOOPS = 8  # first entry of a table for the indices of loops that the runtime ru
 @dataclass(frozen=True)
 class Exchanged:
     """One exchange: `scope` is its number in the bundle; of each value, `nodes` holds the role's subtrees along its
-    first axis, and takes the result in its first place."""
+    first axis, and takes the result in its first place. `strand`: whose shards are put together."""
 
     scope: int
     dtypes: tuple[str, ...]
     kinds: tuple[str, ...]
     nodes: tuple[Array, ...]
     buffers: tuple[int, ...] = ()  # of the program
+    strand: int = 0
 
 
 Exchange = Callable[[Exchanged], None]
 
 
 class Program:
-    """A program placed in an arena: its views, its table, and its steps ready to run. `symbols`: its kernels', in the
-    order of its segments."""
+    """A program placed in an arena: its views, its tables (one for each strand, with the role's shards of it), and its
+    steps ready to run. `symbols`: its kernels', in the order of its segments."""
 
     def __init__(
         self,
@@ -46,18 +47,20 @@ class Program:
     ) -> None:
         self.record, self.name = record, record.name
         self.views = [arena.view(b, o) for b, o in zip(record.buffers, offsets, strict=True)]
-        self.table = arena.integers(record.name, TABLE + len(offsets))
-        self.address = arena.address(record.name)
-        self.table[:7] = (
-            arena.shards,
-            arena.first,
-            arena.address("merges"),
-            arena.address("scratch"),
-            arena.scratch_bytes,
-            arena.address("barrier"),
-            libc_function("sched_yield"),
-        )
-        self.table[TABLE:] = [arena.place(b, o) for b, o in zip(record.buffers, offsets, strict=True)]
+        places = [arena.place(b, o) for b, o in zip(record.buffers, offsets, strict=True)]
+        self.tables = [arena.integers(table_of(record.name, k), TABLE + len(offsets)) for k in range(len(arena.ranges))]
+        self.addresses = [arena.address(table_of(record.name, k)) for k in range(len(arena.ranges))]
+        for k, (table, (first, shards)) in enumerate(zip(self.tables, arena.ranges, strict=True)):
+            table[:7] = (
+                shards,
+                first,
+                arena.address(merges_of(k)),
+                arena.address("scratch"),
+                arena.scratch_bytes,
+                arena.address("barrier"),
+                libc_function("sched_yield"),
+            )
+            table[TABLE:] = places
         self.scopes = scope
         left = iter(symbols)
         self.steps = tuple(self._prepare(step, library, left) for step in record.steps)
@@ -71,11 +74,16 @@ class Program:
             return Loop(indices, LOOPS + step.index, tuple(self._prepare(s, library, symbols) for s in step.steps))
         self.scopes += 1
         dtypes = tuple(self.record.buffers[b].dtype for b in step.buffers)
-        return Exchanged(self.scopes - 1, dtypes, step.kinds, tuple(self.views[b] for b in step.buffers), step.buffers)
+        nodes = tuple(self.views[b] for b in step.buffers)
+        return Exchanged(self.scopes - 1, dtypes, step.kinds, nodes, step.buffers, step.strand)
 
     def arguments(self, kind: str) -> list[tuple[PortRecord, Array]]:
         """The arguments of a kind, with their buffers."""
         return [(p, self.views[p.buffer]) for p in self.record.arguments if p.kind == kind]
+
+    def columns(self, strand: int) -> list[tuple[PortRecord, Array]]:
+        """The columns that a strand reads, with their buffers."""
+        return [(p, view) for p, view in self.arguments("column") if self.record.buffers[p.buffer].strand == strand]
 
     def results(self, kind: str) -> list[tuple[PortRecord, Array]]:
         """The results of a kind, with their values: of combined ones, the root."""
@@ -97,6 +105,11 @@ class Program:
                 return before
             before += len(segment.record.guards)
         raise ValueError(f"{self.name} has no such segment")
+
+    def turn(self, loop: Loop, index: int) -> None:
+        """Let a loop that the runtime runs be at an index."""
+        for table in self.tables:
+            table[loop.entry] = index
 
     def value(self, buffer: int) -> Array:
         """A buffer's value; of one of role `nodes`, the root."""
@@ -134,7 +147,8 @@ def _segments(steps: Sequence[Step]) -> Iterator[Segment]:
 
 
 class Executor:
-    """A role's memory, code and threads.
+    """A role's memory, code and threads. `first` of the role's shards: one for each strand, or the same of
+    all.
 
     `load` links an object (see `devices/cpu.py`), `open_device` opens a device with memory of its own (see
     `devices/gpu.py`), which then is `remote`. Raises OutOfMemory, KernelFailed, BundleRefused. Call `close` at the end.
@@ -144,7 +158,7 @@ class Executor:
         self,
         bundle: Bundle,
         record: ClassRecord,
-        first: int,
+        first: int | Sequence[int],
         threads: int,
         load: Callable[[bytes, Sequence[str], str], Library] | None = None,
         open_device: OpenDevice = device,
@@ -152,7 +166,7 @@ class Executor:
         if load is None:
             from alphac.runtime.devices.cpu import load
         manifest = bundle.manifest
-        self.manifest, self.shards, self.first = manifest, record.shards, first
+        self.manifest, self.ranges = manifest, ranges(record, first)
         code = bundle.read(record.object)
         self.remote: Remote | None = None
         if record.device == HOST:
@@ -175,6 +189,16 @@ class Executor:
         self.scopes = scope
         self.team = self.remote or Team(self.library, self.arena)
         weakref.finalize(self, self.team.close)
+
+    @property
+    def shards(self) -> int:
+        """How many this role owns, of all strands."""
+        return sum(count for _, count in self.ranges)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it owns all shards."""
+        return all(count == self.manifest.shards for _, count in self.ranges)
 
     @property
     def states(self) -> dict[str, Array]:
@@ -200,19 +224,19 @@ class Executor:
     def _run(self, program: Program, exchange: Exchange | None) -> Segment | None:
         if exchange is not None:
             return self._steps(program, program.steps, exchange)
-        guard = self.team.run(program.whole, program.address) if program.whole else 0
+        guard = self.team.run(program.whole, program.addresses[0]) if program.record.whole else 0
         return program.stopped_by(guard) if guard else None
 
     def _steps(self, program: Program, steps: Sequence[Step], exchange: Exchange) -> Segment | None:
         for step in steps:
             if isinstance(step, Segment):
-                if self.team.run(step.function, program.address):
+                if self.team.run(step.function, program.addresses[step.record.strand]):
                     return step
             elif isinstance(step, Exchanged):
                 exchange(step)
             else:
                 for index in step.indices:
-                    program.table[step.entry] = index
+                    program.turn(step, index)
                     stopped = self._steps(program, step.steps, exchange)
                     if stopped is not None:
                         return stopped

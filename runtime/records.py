@@ -16,7 +16,7 @@ class BufferRecord(NamedTuple):
     """`shape` is the physical one of the value: for a buffer that grows with the shards owned, the grain's axis is
     first and `shape[0]` is `rows`, its length per owned shard. A buffer of role `nodes` holds one `shape` for each
     maximal aligned subtree of the role, the first of which takes the result. One of role `private` lies in scratch
-    memory, at the same place of every thread's."""
+    memory, at the same place of every thread's. `strand`: whose shards, or subtrees."""
 
     name: str
     dtype: str  # f32 f64 bf16 i32 i64 u8 bool
@@ -25,6 +25,7 @@ class BufferRecord(NamedTuple):
     grows: bool
     rows: int  # rows per shard of the first axis if it grows, else 0
     state: str = ""  # the state's name, for role state
+    strand: int = 0
 
     @property
     def elements(self) -> int:
@@ -74,7 +75,8 @@ class KernelRecord(NamedTuple):
 
 class StepRecord(NamedTuple):
     """kind segment: `symbol`, `guards` (each a list of buffers), `kernels` (for replay, in order);
-    exchange: `buffers`, `kinds`; repeat: `count`, `reverse`, `index` (table entry 8 + index), `steps`."""
+    exchange: `buffers`, `kinds`; repeat: `count`, `reverse`, `index` (table entry 8 + index), `steps`. A segment or an
+    exchange is of one `strand`."""
 
     kind: str
     symbol: str = ""
@@ -86,6 +88,7 @@ class StepRecord(NamedTuple):
     reverse: bool = False
     index: int = 0
     steps: tuple[StepRecord, ...] = ()
+    strand: int = 0
 
 
 class ProgramRecord(NamedTuple):
@@ -110,8 +113,10 @@ class ProgramPlan(NamedTuple):
 class ClassRecord(NamedTuple):
     """Roles that own the same number of shards on the same target: one memory plan, one object.
 
-    `symbols`: of every program its kernels' in the object, in the order of its segments.
-    `features`: the processor's features, in LLVM's names, without which the object must not be loaded."""
+    `symbols`: of every program its kernels' in the object, in the order of its segments; empty for kernels of strands
+    that these roles own no shards of.
+    `features`: the processor's features, in LLVM's names, without which the object must not be loaded.
+    `others`: shards owned of the strands behind the first."""
 
     shards: int
     target: str
@@ -122,15 +127,28 @@ class ClassRecord(NamedTuple):
     symbols: dict[str, tuple[str, ...]]
     features: tuple[str, ...] = ()
     device: str = "cpu"  # the module of `runtime/devices` that loads the object
+    others: tuple[int, ...] = ()
+
+    @property
+    def owned(self) -> tuple[int, ...]:
+        """Shards by strand."""
+        return (self.shards, *self.others)
 
 
 class RoleRecord(NamedTuple):
-    """One role: which class, and the contiguous range of shards it owns."""
+    """One role: which class, and the contiguous range of shards it owns; `others`: its ranges (first, shards) of the
+    strands behind the first."""
 
     role: int
     role_class: int
     first: int
     shards: int
+    others: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """First and number of shards, by strand."""
+        return ((self.first, self.shards), *self.others)
 
 
 class Withheld(NamedTuple):
@@ -206,6 +224,13 @@ class EvaluationRecord(NamedTuple):
     split: str
 
 
+class StrandRecord(NamedTuple):
+    """Part of a system whose shards only roles on some `targets` own; `regions` are those in it that ask for it."""
+
+    targets: tuple[str, ...]
+    regions: tuple[str, ...] = ()
+
+
 class FileRecord(NamedTuple):
     """A file of the bundle."""
 
@@ -219,6 +244,7 @@ class Manifest(NamedTuple):
     identity   sha256 of the learning system: source, overrides, data (design §9)
     bundle     sha256 of everything in the manifest, and so of all files: the bundle's identity, filled in when written
     grain      None when nothing is batched: there is one shard then
+    strands    if shards of parts of the system are owned apart: what each part is
     solo       the class (in `classes`) that owns all shards, for `eval` and `predict`; −1: there is none
     files      filled in when written
     """
@@ -234,6 +260,7 @@ class Manifest(NamedTuple):
     programs: dict[str, ProgramRecord]
     classes: tuple[ClassRecord | Withheld, ...]
     roles: tuple[RoleRecord | Withheld, ...]
+    strands: tuple[StrandRecord, ...] = ()
     solo: int = -1
     format: int = FORMAT
     bundle: str = ""

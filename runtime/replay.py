@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from alphac.runtime.arena import Array
+from alphac.runtime.arena import Array, merges_of
 from alphac.runtime.combine import widen
 from alphac.runtime.devices import Remote
 from alphac.runtime.executor import Exchange, Exchanged, Executor, Program, Segment, Step, around
-from alphac.runtime.records import KernelRecord, LoopRecord, StepRecord
+from alphac.runtime.records import KernelRecord, LoopRecord
 
 Numbered = tuple[int, KernelRecord]  # a kernel, and its place in its segment
 
@@ -45,6 +45,7 @@ class Replay:
         self._executor, self._exchange, self._stopped = executor, exchange, stopped
         self._program: Program = executor.programs[name]
         self._written: set[int] = set()
+        self._strand = 0  # of the segment that is run
         self._indices: list[int] = []
         self._infinite: Culprit | None = None  # −∞ may be a mask: it is named only if nothing else is found
         self._found: Culprit | None = None
@@ -61,7 +62,9 @@ class Replay:
         for step in steps:
             if isinstance(step, Segment):
                 self._there.enter(step)
-                self._kernels(list(enumerate(step.record.kernels)), 0, [])
+                self._strand = step.record.strand
+                kernels = [pair for pair in enumerate(step.record.kernels) if step.symbols[pair[0]]]
+                self._kernels(kernels, 0, [])
                 if step is self._stopped:
                     return True
             elif isinstance(step, Exchanged):
@@ -70,7 +73,7 @@ class Replay:
                     self._foreign = self._foreign or (self._found is None and _came_bad(step))
             else:
                 for index in step.indices:
-                    self._program.table[step.entry] = index
+                    self._program.turn(step, index)
                     self._indices.append(index)
                     done = self._steps(step.steps)
                     self._indices.pop()
@@ -90,8 +93,8 @@ class Replay:
 
     def _turns(self, loop: LoopRecord) -> Iterator[int]:
         """The indices of a loop; along the grain's axis, those that this role owns."""
-        arena = self._executor.arena
-        first, stop = (loop.rows * n for n in (arena.first, arena.first + arena.shards))
+        first, shards = self._executor.ranges[self._strand]
+        first, stop = (loop.rows * n for n in (first, first + shards))
         return iter(range(first, stop)) if loop.rows else _indices(loop)
 
     def _launch(self, number: int, kernel: KernelRecord, inner: list[int]) -> None:
@@ -107,7 +110,7 @@ class Replay:
             if b not in self._written:
                 self._there.clear(b)  # what lies there is another value's, which nobody needs any more
                 self._written.add(b)
-        self._there.call(number, kernel, [*self._indices, *inner])
+        self._there.call(number, kernel, [*self._indices, *inner], self._strand)
         for b in stored:
             self._there.fetch(b)
             what = _not_finite(self._program.views[b], buffers[b].dtype)
@@ -141,14 +144,14 @@ class _Host:
     def fetch(self, buffer: int) -> None:
         """Have a buffer's numbers in its view."""
 
-    def call(self, number: int, kernel: KernelRecord, indices: Sequence[int]) -> None:
-        """Run the segment's kernel of that number on one thread. `indices`: of all loops around it."""
+    def call(self, number: int, kernel: KernelRecord, indices: Sequence[int], strand: int) -> None:
+        """Run the kernel of that number of a strand's segment on one thread. `indices`: of all loops around it."""
         program, arena, symbol = self._program, self._executor.arena, self._symbols[number]
         if symbol not in self._functions:
             self._functions[symbol] = self._executor.library.address(symbol)
-        pointers = [int(program.table[16 + b]) for b in kernel.buffers]
-        places = (arena.address("merges"), arena.address("scratch"))
-        integers = [*indices, arena.shards, arena.first, *places, 0, 1]
+        pointers = [int(program.tables[strand][16 + b]) for b in kernel.buffers]
+        first, shards = arena.ranges[strand]
+        integers = [*indices, shards, first, arena.address(merges_of(strand)), arena.address("scratch"), 0, 1]
         kinds = [ctypes.c_void_p] * len(pointers) + [ctypes.c_int64] * len(integers)
         ctypes.CFUNCTYPE(None, *kinds)(self._functions[symbol])(*pointers, *integers)
 
@@ -158,10 +161,13 @@ class _Remote:
 
     def __init__(self, remote: Remote, program: Program) -> None:
         self._remote, self._program = remote, program
-        self._segment: StepRecord | None = None
+        self._segment = ""
+        self._numbers: dict[int, int] = {}
 
     def enter(self, segment: Segment) -> None:
-        self._segment = segment.record
+        """The device counts the kernels that are there."""
+        there = [number for number, symbol in enumerate(segment.symbols) if symbol]
+        self._segment, self._numbers = segment.record.symbol, {number: k for k, number in enumerate(there)}
 
     def exchange(self, exchange: Exchange, step: Exchanged) -> None:
         around(self._remote, self._program.record, exchange)(step)
@@ -173,9 +179,8 @@ class _Remote:
     def fetch(self, buffer: int) -> None:
         self._remote.read(self._program.record, buffer)
 
-    def call(self, number: int, kernel: KernelRecord, indices: Sequence[int]) -> None:
-        assert self._segment is not None
-        self._remote.launch(self._segment.symbol, number, indices)
+    def call(self, number: int, kernel: KernelRecord, indices: Sequence[int], strand: int) -> None:
+        self._remote.launch(self._segment, self._numbers[number], indices)
 
 
 def _on_device(executor: Executor, program: Program) -> _Remote | None:

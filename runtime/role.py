@@ -77,7 +77,8 @@ class Role:
             me = bundle.role(options.role)
             if me.role == ROOT:
                 self.directory = self._claim(bundle)
-            executor = self.executor(bundle, bundle.class_of(me.role_class), me.first, options.threads)
+            firsts = [first for first, _ in me.ranges]
+            executor = self.executor(bundle, bundle.class_of(me.role_class), firsts, options.threads)
             machine = Machine(bundle, executor, open_data(bundle), None)
             start = self._start(bundle)
             make = self.gather or _gather
@@ -130,7 +131,7 @@ class Role:
         try:
             training = Training(machine, watcher, options.steps)
             if isinstance(watcher, Writer):
-                shards = tuple(role.shards for role in bundle.all_roles())
+                shards = tuple(sum(n for _, n in role.ranges) for role in bundle.all_roles())
                 self.tell(Started(bundle.manifest.system, shards, options.threads, step, training.total))
             step, stopped = training.run(step)
             assert machine.collective is not None
@@ -145,6 +146,7 @@ class Role:
     def _record(self, machine: Machine, me: RoleRecord) -> dict[str, Any]:
         """What this role says of itself in the run's record."""
         from alphac.runtime.checkpoint import states_digest
+        from alphac.runtime.emulation import emulator
 
         bundle, executor = machine.bundle, machine.executor
         return {
@@ -158,12 +160,21 @@ class Role:
             "examples": machine.counters.examples,
             "threads": [{"thread": k, "cpu_seconds": s} for k, s in enumerate(executor.team.cpu_seconds())],
             "arena_bytes": executor.arena.bytes,
+            **self._strands(bundle, me, machine.counters.steps),
             "states_sha256": states_digest(bundle.manifest, executor.states),
             "host": platform.node(),
             "machine": platform.machine(),
-            "emulated": self.options.emulated,
+            "emulated": self.options.emulated or emulator(),
             "pid": os.getpid(),
         }
+
+    def _strands(self, bundle: Bundle, me: RoleRecord, steps: int) -> dict[str, Any]:
+        """Of each strand of a system with several: what is in it, and what this role did of it."""
+        found = [
+            {"regions": strand.regions, "first": first, "shards": count, "shards_computed": count * steps}
+            for strand, (first, count) in zip(bundle.manifest.strands, me.ranges, strict=False)
+        ]
+        return {"strands": found} if found else {}
 
 
 def _gather(role: Role, bundle: Bundle, executor: Executor, start: str) -> Collective:

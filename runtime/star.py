@@ -29,7 +29,7 @@ def join_star(
     size = len(manifest.roles)
     claim = Claim(role, manifest.bundle, start)
     if role == ROOT:
-        shares = [(record.first, record.shards) for record in bundle.all_roles()]
+        shares = [record.ranges for record in bundle.all_roles()]
         if listener is not None:
             waiting = socket.socket(fileno=listener)
         elif address is not None:
@@ -42,8 +42,10 @@ def join_star(
             raise JoinFailed(f"this bundle has {size} roles", help="say where role 0 listens: --join HOST:PORT")
         transport = tcp.join(address, claim, patience)
         me = bundle.role(role)
-        shares = [(0, 0)] * size  # a member needs to know of its own shards only
-        shares[role] = (me.first, me.shards)
+        shares: list[tuple[tuple[int, int], ...]] = [
+            ((0, 0),) * len(me.ranges)
+        ] * size  # a member needs to know of its own shards only
+        shares[role] = me.ranges
     identity = bytes.fromhex(manifest.bundle)[:16]
     return Star(Group(identity, role, manifest.shards, shares), transport, scopes)
 

@@ -57,21 +57,20 @@ class Machine:
     @property
     def exchange(self) -> Exchange | None:
         """None if this role owns all shards."""
-        whole = self.executor.shards == self.bundle.manifest.shards
-        return None if self.collective is None or whole else self.collective.exchange
+        return None if self.collective is None or self.executor.whole else self.collective.exchange
 
     def program(self, name: str) -> Program:
         return self.executor.programs[name]
 
-    def feed(self, data: str, split: str, ragged: bool = False) -> Feed:
-        """The batches of a split, this role's rows of them. Raises DataRefused if the split is empty."""
+    def feeds(self, data: str, split: str, ragged: bool = False) -> list[Feed]:
+        """The batches of a split, this role's rows of them, by strand. Raises DataRefused if the split is empty."""
         manifest, executor = self.bundle.manifest, self.executor
         dataset, rows = self.data[data], manifest.grain.rows if manifest.grain else 0
         count = dataset.split(split).count
         if not count:
             raise DataRefused(f"{data} has no examples in its split `{split}`")
         batch = manifest.batch or count
-        return Feed(dataset, split, batch, executor.first * rows, executor.shards * rows, ragged)
+        return [Feed(dataset, split, batch, first * rows, n * rows, ragged) for first, n in executor.ranges]
 
     def initialize(self) -> None:
         """Give every state its first value."""
@@ -84,8 +83,8 @@ class Machine:
     def evaluate(self, evaluation: EvaluationRecord) -> float:
         """One evaluation over its whole split; the last batch may be ragged."""
         program, finish = self.program(f"evaluate.{evaluation.name}"), self.program(f"finish.{evaluation.name}")
-        feed = self.feed(evaluation.data, evaluation.split, ragged=True)
-        burst = steps_of(self.executor, program, feed)
+        feeds = self.feeds(evaluation.data, evaluation.split, ragged=True)
+        feed, burst = feeds[0], steps_of(self.executor, program, feeds)
         totals = {port.name: view for port, view in program.arguments("total")}
         for port, view in program.arguments("total"):
             _start(port, program.record.buffers[port.buffer].dtype, view)
@@ -115,16 +114,15 @@ class Training:
             raise InputRefused(f"{manifest.system} has nothing to train: its source lacks `train on`")
         self.record: TrainingRecord = manifest.training
         self.program = machine.program("step")
-        self.feed = machine.feed(self.record.data, "train")
-        self.per_epoch = self.feed.batches
+        self.feeds = machine.feeds(self.record.data, "train")
+        feed = self.feeds[0]
+        self.per_epoch = feed.batches
         if not self.per_epoch:
-            raise DataRefused(
-                f"{self.record.data} has {self.feed.examples} examples to train on, a batch {manifest.batch}"
-            )
+            raise DataRefused(f"{self.record.data} has {feed.examples} examples to train on, a batch {manifest.batch}")
         whole = self.record.steps or self.record.epochs * self.per_epoch
         self.total = whole if limit is None else min(whole, limit)
         self.values: dict[str, float] = {}
-        self.burst = steps_of(machine.executor, self.program, self.feed)
+        self.burst = steps_of(machine.executor, self.program, self.feeds)
         self._pace = Pace()
 
     def run(self, step: int) -> tuple[int, bool]:
@@ -168,7 +166,7 @@ class Training:
         counters = machine.counters
         counters.steps += count
         counters.shards += count * machine.executor.shards
-        counters.examples += count * self.feed.size
+        counters.examples += count * sum(feed.size for feed in self.feeds)
         step += count
         if segment is not None:
             self.watcher.checkpoint(step)

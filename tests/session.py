@@ -32,8 +32,9 @@ class Session:
         self._step = self._machine.program("step")
         assert manifest.training is not None
         self._training = manifest.training
-        self._feed = self._machine.feed(manifest.training.data, "train")
-        self.burst = steps_of(self._executor, self._step, self._feed)
+        feeds = self._machine.feeds(manifest.training.data, "train")
+        self._feed = feeds[0]
+        self.burst = steps_of(self._executor, self._step, feeds)
         self.initialize()
 
     def __enter__(self) -> Session:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from everyop_cases import Case
 from everyop_table import CASES
+from shipped import EVERYWHERE
 from test_vector_widths import VECTORIZED
 
 from alphac import pipeline
@@ -26,7 +27,7 @@ from alphac.runtime.executor import Executor
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FORMATS = {"aarch64": "ELF", "aarch64-macos": "Mach-O"}
 QUICK = ("digits_mlp", "kmeans_digits")
-NAMES = sorted(p.parent.name for p in EXAMPLES.glob("*/*.alpha"))
+NAMES = EVERYWHERE
 FUSED = re.compile(r"\b(?:fn?m(?:add|sub)|fml[as])\b")
 
 

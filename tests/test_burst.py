@@ -131,14 +131,14 @@ def test_a_burst_is_its_steps_one_by_one(
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_step_gets_its_batch(machine: Make, source: str) -> None:
     made = machine(**SOURCES[source], threads=2)
-    feed, program = made.feed("points", "train"), made.program("step")
+    feed, program = made.feeds("points", "train")[0], made.program("step")
     burst = Burst(made.executor, program, feed)
     ((port, out),) = program.arguments("column")
     for step in range(2 * feed.batches):
         expected = np.empty_like(out)
         made.data["points"].read("x", feed.take(step, 1).listed(feed.size)[0], expected)
         burst.load(step)
-        address = int(program.table[TABLE + port.buffer])
+        address = int(program.tables[0][TABLE + port.buffer])
         found = (np.ctypeslib.ctypes.c_float * out.size).from_address(address)
         np.testing.assert_array_equal(np.array(found), expected.reshape(-1))
 
@@ -149,9 +149,9 @@ def test_every_step_gets_its_batch(machine: Make, source: str) -> None:
 def test_rows_side_by_side_are_used_where_they_lie(machine: Make, source: str, moved: bool) -> None:
     made = machine(**SOURCES[source])
     program = made.program("step")
-    Burst(made.executor, program, made.feed("points", "train")).load(1)
+    Burst(made.executor, program, made.feeds("points", "train")[0]).load(1)
     ((port, out),) = program.arguments("column")
-    address, (_, stored) = int(program.table[TABLE + port.buffer]), made.data["points"].column("x")
+    address, (_, stored) = int(program.tables[0][TABLE + port.buffer]), made.data["points"].column("x")
     inside = address_of(stored) <= address < address_of(stored) + stored.nbytes
     assert (inside, address == address_of(out)) == (not moved, moved)
 

@@ -199,7 +199,7 @@ def test_every_stage_can_be_looked_at(here: Path, stage: str) -> None:
     if stage in ("ir", "adjoint", "simplified"):
         assert print_module(parse_module(out)) == out
     elif stage == "protocol":
-        assert [s["shards"] for s in json.loads(out)["shares"]] == [4, 4]
+        assert [[s["shards"] for s in strand] for strand in json.loads(out)["shares"]] == [[4, 4]]
     elif stage == "kernels":
         compile(out, "kernels", "exec", dont_inherit=True)  # it is Python
 

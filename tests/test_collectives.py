@@ -33,7 +33,7 @@ class Roles:
     def __init__(self, counts: Sequence[int]) -> None:
         self.counts = counts
         shares = shares_of(counts)
-        self.groups = [Group(IDENTITY, k, sum(counts), shares) for k in range(len(counts))]
+        self.groups = [Group(IDENTITY, k, sum(counts), [[share] for share in shares]) for k in range(len(counts))]
         self.log: list[str] = []
 
     def begin_step(self, version: int) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tiny
 
+from alphac.runtime import emulation
 from alphac.runtime.arena import Arena
 from alphac.runtime.bundle import Bundle, ClassRecord, KernelRecord, LoopRecord, read_bundle
 from alphac.runtime.collectives import Alone
@@ -127,9 +128,9 @@ def test_every_thread_works(executor: Run) -> None:
 
 def test_memory_is_aligned_and_zero(bundle: Bundle) -> None:
     arena = Arena(bundle.manifest, bundle.class_of(2), 0, 3)
-    for part in ("arena", "scratch", "barrier", "team", "merges", "step"):
+    for part in ("arena", "scratch", "barrier", "team", "merges 0", "step 0"):
         assert arena.address(part) % 64 == 0
-    assert arena.integers("merges", 4).tolist() == [0, 1, 0, 2]
+    assert arena.integers("merges 0", 4).tolist() == [0, 1, 0, 2]
     assert arena.integers("arena", 16).tolist() == [0] * 16
     assert arena.scratch_bytes == 64
 
@@ -194,6 +195,28 @@ def test_foreign_code_is_refused_on_an_apple(code: bytes, reason: str, monkeypat
         refuse_foreign(code, "x.o")
 
 
+@pytest.mark.parametrize(
+    ("machine", "said", "found"),
+    [
+        ("aarch64", "vendor_id : AuthenticAMD", "unknown, on x86_64"),
+        ("aarch64", "CPU implementer : 0x41", ""),
+        ("x86_64", "CPU implementer : 0x41", "unknown, on aarch64"),
+        ("x86_64", "vendor_id : GenuineIntel", ""),
+        ("x86_64", "", ""),
+        ("riscv64", "vendor_id : GenuineIntel", ""),
+    ],
+)
+def test_an_emulator_shows(
+    machine: str, said: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hands on what Linux says of the processor that is there."""
+    monkeypatch.setattr(emulation, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    (tmp_path / "cpuinfo").write_text(said)
+    assert emulation.emulator() == found
+
+
 def test_a_processor_without_the_features_is_refused() -> None:
     with pytest.raises(KernelFailed, match=r"x\.o needs a processor with telepathy"):
         load(tiny.code(), ("telepathy",), "x.o")
@@ -246,7 +269,7 @@ def test_replay_runs_loops_as_the_segment_does(executor: Run) -> None:
         "a b0 c01 d01 c00 d00 e0 b1 c11 d11 c10 d10 e1 f0 f1"
     )
     calls.clear()
-    role.arena.first, role.arena.shards = 3, 2
+    role.ranges = ((3, 2),)
     replay._kernels([(0, KernelRecord((), 0, "g", "", (LoopRecord(3, 20, rows=2), inner)))], 0, [])
     assert " ".join("".join(map(str, inner)) for _, inner in calls) == "61 60 71 70 81 80 91 90"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import simulated
+from shipped import EVERYWHERE
 from test_kernels import CONTRACTIONS, REDUCTIONS, SPECIALS, Case, contracted, function_of, same_bits
 
 from alphac.backends.emit import lower_programs
@@ -103,7 +104,7 @@ def test_kernels_of_a_system_assemble(name: str, tmp_path: Path):
 @assembles
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CUDA)
-@pytest.mark.parametrize("example", sorted(p.parent.name for p in EXAMPLES.glob("*/*.alpha")))
+@pytest.mark.parametrize("example", EVERYWHERE)
 def test_kernels_of_every_example_assemble(example: str, name: str, tmp_path: Path):
     text = ptx(programs_of(example), name)
     assert not LOOSE.search(text)

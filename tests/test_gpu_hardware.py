@@ -14,6 +14,7 @@ from everyop_table import CASES
 from hardware import described, hardware
 from running import Run, assert_same_bits, run_roles
 from session import Session
+from shipped import EVERYWHERE
 from test_kernels import CONTRACTIONS, REDUCTIONS, SPECIALS, Case, function_of, same_bits
 
 from alphac.backends.registry import host_target
@@ -51,7 +52,7 @@ def test_every_op(case: OpCase, gpu: Batch) -> None:
     check_bits(gpu, str(case), case.given(0), case.bits, case.shards, threads=(1,))
 
 
-@pytest.mark.parametrize("example", sorted(p.parent.name for p in EXAMPLES.glob("*/*.alpha")))
+@pytest.mark.parametrize("example", EVERYWHERE)
 def test_an_example_learns_what_it_learns_on_the_cpu(example: str, tmp_path: Path) -> None:
     host, card = (compiled(example, tmp_path, t.name) for t in (host_target(), hardware()))
     with Session(host) as cpu, Session(card) as gpu_:

@@ -4,12 +4,17 @@ on this machine's processor. Nothing here has seen an Apple GPU."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 import simulated
+from everyop_bits import check_bits
+from everyop_cases import Case as OpCase
+from everyop_native import Batch
+from everyop_table import CASES as OP_CASES
 from metal_double import Double, can_compile
 from running import LINE, write_line
 from session import Session
@@ -19,6 +24,8 @@ from alphac import pipeline
 from alphac.backends.emit import lower_programs
 from alphac.backends.registry import host_target, target
 from alphac.diagnostics import Diagnostics
+from alphac.ir.core import Module, RegionContract
+from alphac.ir.passes.admit import admit
 from alphac.ir.passes.project import schedule
 from alphac.pipeline import Plan, compile_file
 from alphac.runtime.bundle import read_bundle
@@ -31,6 +38,15 @@ runs = pytest.mark.skipif(
     not (simulated.can_simulate() and can_compile()), reason="the double of Metal needs g++ on x86-64 Linux"
 )
 CASES = [c for c in (*REDUCTIONS, *CONTRACTIONS, *SPECIALS) if not {"f64", "bf16"} & {str(t.dtype) for t in c.types}]
+FAST_REGION = {"fast": RegionContract("fast", 1e-2)}
+
+
+def is_admitted(case: OpCase) -> bool:
+    module = Module("test", None, functions={"test": case.function}, regions=FAST_REGION)
+    return not admit(module, {"metal": target("metal").capabilities})
+
+
+OPS = [c for c in OP_CASES if is_admitted(c)]
 EACH = 12
 PARAMETERS = [c if n % EACH == 0 else pytest.param(c, marks=pytest.mark.slow) for n, c in enumerate(CASES)]
 FAST = LINE.replace("-> f32[batch] {", "-> f32[batch] numeric fast(tolerance = 1e-2) {")
@@ -71,6 +87,22 @@ def test_f64_is_refused(tmp_path: Path) -> None:
 def test_every_form_has_the_oracles_bits(case: Case, metal: Double) -> None:
     """On a processor, which keeps subnormal numbers: what the text says is exact."""
     same_bits(function_of([case]), (1, 2, 5), name=target("metal"))
+
+
+@pytest.fixture(scope="module")
+def gpu(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Batch]:
+    """Every op, compiled together."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "Metal", Double(tmp_path_factory.mktemp("metal")))
+        with Batch({str(c): c.function for c in OPS}, target("metal")) as batch:
+            yield batch
+
+
+@runs
+@pytest.mark.slow
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_every_op_has_the_oracles_bits(op: OpCase, gpu: Batch) -> None:
+    check_bits(gpu, str(op), op.given(0), op.bits, op.shards, threads=(1,))
 
 
 @runs

@@ -24,7 +24,7 @@ COMPARISONS = {
 }
 LOGIC = {"and": lambda x, y: x & y, "or": lambda x, y: x | y, "xor": lambda x, y: x ^ y}
 DIVISIONS = {"floordiv": lambda x, y: x // y if y else 0, "mod": lambda x, y: x % y if y else 0}
-ELSEWHERE = {"uniform", "normal", "permutation", "conv2d", "grad", "loop", "tile"}  # have tests of their own
+ELSEWHERE = {"uniform", "normal", "permutation", "conv2d", "grad", "loop", "tile", "require"}  # have tests of their own
 MODULES = "elementwise index pieces gather window reduce special contract collective convolution random structure"
 
 

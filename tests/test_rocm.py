@@ -12,6 +12,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 from linking import need_lld
+from shipped import EVERYWHERE
 from test_gpu import EXAMPLES, large_contractions, programs_each, programs_of
 from test_kernels import Case, function_of, tensor
 
@@ -158,7 +159,7 @@ def test_kernels_of_a_system_are_exact_and_spill_nothing(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ROCM)
-@pytest.mark.parametrize("example", sorted(p.parent.name for p in EXAMPLES.glob("*/*.alpha")))
+@pytest.mark.parametrize("example", EVERYWHERE)
 def test_kernels_of_every_example_are_exact_and_spill_nothing(example: str, name: str) -> None:
     code = lowered(programs_of(example), name)
     text = text_of(code)

@@ -132,7 +132,7 @@ def export(path: Path, directory: Path, least: int) -> int:
 def _export_batches(machine: Machine, directory: Path, least: int) -> int:
     training, program = machine.bundle.manifest.training, machine.program("step")
     assert training is not None
-    feed = machine.feed(training.data, "train")
+    feed = machine.feeds(training.data, "train")[0]
     columns = {port.name.partition(".")[2]: view for port, view in program.arguments("column")}
     size = sum(view.nbytes for view in columns.values())
     count = min(feed.batches, max(least, BATCHES_LIMIT // size))

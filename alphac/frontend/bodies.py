@@ -7,6 +7,7 @@ from typing import Any
 from alphac.diagnostics import fail
 from alphac.frontend import tree
 from alphac.frontend.arithmetic import as_tensor, coerce
+from alphac.frontend.contracts import contract_of
 from alphac.frontend.expressions import evaluate
 from alphac.frontend.scope import Binding, Context, Scope, Versions
 from alphac.frontend.values import (
@@ -373,7 +374,16 @@ def call_region(context: Context, declaration: tree.Region, given: dict[str, Any
     finally:
         context.reading |= before
         context.fast = exact
-    return _region_results(context, declaration, value, inner)
+    found = _region_results(context, declaration, value, inner)
+    contract = contract_of(system, declaration)
+    if not contract.requires:
+        return found
+    several = found if isinstance(found, tuple) else (found,)
+    marked = tuple(
+        context.builder("require", v, region=declaration.name, needs=contract.requires) if isinstance(v, Value) else v
+        for v in several
+    )
+    return marked if isinstance(found, tuple) else marked[0]
 
 
 def _region_results(context: Context, declaration: tree.Region, value: Any, inner: Scope) -> Any:

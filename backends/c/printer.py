@@ -103,7 +103,7 @@ class Printer(Reader):
     def line(self, text: str) -> None:
         self.out.append("    " * self.depth + text)
 
-    def lines_(self, lines: Iterable[str]) -> None:
+    def lines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.line(line)
 

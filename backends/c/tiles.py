@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from numba.core import types
 
-from alphac.backends.c.expressions import UNARY, Text, element_name, is_signed, unsigned_name
+from alphac.backends.c.expressions import PRODUCT, SUM, UNARY, Text, element_name, is_signed, unsigned_name
 from alphac.backends.dialect import Value
 from alphac.backends.gpu.intrinsics import SIDE, WIDE
 
@@ -30,7 +30,7 @@ def _each(printer: Printer, count: int, *lines: str, index: str = "i") -> list[s
 
 def _clear(printer: Printer, given: list[Value], result: Any) -> None:
     height, width = printer.tile
-    printer.lines_(_each(printer, height * width, f"{given[0].code}[i] = 0;"))
+    printer.lines(_each(printer, height * width, f"{given[0].code}[i] = 0;"))
 
 
 def _multiply(printer: Printer, given: list[Value], result: Any) -> None:
@@ -40,15 +40,15 @@ def _multiply(printer: Printer, given: list[Value], result: Any) -> None:
     name, aligned = element_name(kind), printer.language.aligned
     printer.line(f"for (long k = 0; k < {terms.within(UNARY)}; ++k) {{")
     inner = [f"{name} rows[{height}] {aligned}, columns[{width}] {aligned};"]
-    inner += _side(printer, "rows", height, a, f"{at.within(UNARY)} + k * {da.within(UNARY)}", y, kind)
-    inner += _side(printer, "columns", width, b, f"{bt.within(UNARY)} + k * {db.within(UNARY)}", x, kind)
+    inner += _side(printer, "rows", height, a, f"{at.within(SUM)} + k * {da.within(UNARY)}", y, kind)
+    inner += _side(printer, "columns", width, b, f"{bt.within(SUM)} + k * {db.within(UNARY)}", x, kind)
     place = f"{acc}[{width} * i + j]"
     if isinstance(kind, types.Float):
         sum_ = f"fma(rows[i], columns[j], {place})"
     else:
         sum_ = f"{f'({unsigned_name(kind)})' if is_signed(kind) else ''}rows[i] * columns[j] + {place}"
     inner += _each(printer, height, *_each(printer, width, f"{place} = {sum_};", index="j"))
-    printer.lines_([f"    {line}" for line in inner])
+    printer.lines([f"    {line}" for line in inner])
     printer.line("}")
 
 
@@ -56,13 +56,14 @@ def _side(printer: Printer, name: str, count: int, array: Text, start: str, thre
     """A thread's elements of one operand: runs that lie side by side, as `intrinsics.place` says."""
     type_, language = element_name(kind), printer.language
     run = min(count, WIDE // (kind.bitwidth // 8))
+    if run == 1:
+        return _each(printer, count, f"{name}[i] = {array}[{start} + {thread.within(PRODUCT)} + {SIDE} * i];")
     place = f"{array} + ({start} + {run} * {thread.within(UNARY)})"
     if run in VECTORS:
         to = f"*({language.thread} {type_}{run}*)({name} + i)"
         load = f"{to} = *(const {language.block} {type_}{run}*)({place} + {SIDE} * i);"
         return ["#pragma unroll", f"for (int i = 0; i < {count}; i += {run})", f"    {load}"]
-    load = f"{name}[i] = ({place})[i / {run} * {run * SIDE} + i % {run}];"
-    return _each(printer, count, load)
+    return _each(printer, count, f"{name}[i] = ({place})[i / {run} * {run * SIDE} + i % {run}];")
 
 
 def _merge(printer: Printer, given: list[Value], result: Any) -> None:
@@ -70,14 +71,14 @@ def _merge(printer: Printer, given: list[Value], result: Any) -> None:
     acc, stack, slot = (v.code for v in given)
     unsigned = f"({unsigned_name(given[0].type.dtype)})" if is_signed(given[0].type.dtype) else ""
     other = f"{stack}[{slot.within(UNARY)} * {height * width} + i]"
-    printer.lines_(_each(printer, height * width, f"{acc}[i] = {unsigned}{other} + {acc}[i];"))
+    printer.lines(_each(printer, height * width, f"{acc}[i] = {unsigned}{other} + {acc}[i];"))
 
 
 def _push(printer: Printer, given: list[Value], result: Any) -> None:
     height, width = printer.tile
     acc, stack, slot = (v.code for v in given)
     other = f"{stack}[{slot.within(UNARY)} * {height * width} + i]"
-    printer.lines_(_each(printer, height * width, f"{other} = {acc}[i];"))
+    printer.lines(_each(printer, height * width, f"{other} = {acc}[i];"))
 
 
 TILE_FORMS = {"tile_clear": _clear, "tile_multiply": _multiply, "tile_merge": _merge, "tile_push": _push}

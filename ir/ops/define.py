@@ -13,7 +13,7 @@ contract     None                                     sum of products by fma in 
 special      None                                     a loop of its own in each target (argmax, cumsum, scatter_add)
 collective   body(k, a, b) -> handle                  `combine`: per-shard partials into one, by the shard tree
 composite    body(b, op) -> value                      written in other ops; the pass `expand` unfolds it
-structure    None                                     ops with blocks, removed or unfolded by passes (grad, loop, tile)
+structure    None                                     grad, loop, tile (with blocks), require: removed or unfolded
 """
 
 from __future__ import annotations

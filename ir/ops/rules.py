@@ -127,6 +127,8 @@ def check_same_dim(op: str, a: Dim, b: Dim) -> None:
         refuse(f"`{op}`: axis `{a.name}` is {a.size} in one place and {b.size} in another")
     if a.shards != b.shards:
         refuse(f"`{op}`: axis `{a.name}` is the grain's axis in one place and not in another")
+    if a.strand != b.strand:
+        refuse(f"`{op}`: axis `{a.name}` is of strand {a.strand} in one place and of {b.strand} in another")
 
 
 def check_same_dims(op: str, *types: TensorType) -> None:

@@ -1,12 +1,13 @@
-"""Ops with blocks: `grad` is gone after differentiation, `loop` and `tile` become loops of kernels."""
+"""Ops with blocks: `grad` is gone after differentiation, `loop` and `tile` become loops of kernels. And `require`,
+which is gone after admission."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from alphac.ir.core import Block, Op
+from alphac.ir.core import Block, Op, Value
 from alphac.ir.ops.define import Attributes, Cost, NotDifferentiable, define
 from alphac.ir.ops.index import Result, Types
 from alphac.ir.ops.rules import (
@@ -21,6 +22,9 @@ from alphac.ir.ops.rules import (
     shown,
 )
 from alphac.ir.typesys import I64, SHARD, Dim, TensorType
+
+if TYPE_CHECKING:
+    from alphac.ir.builder import Builder
 
 
 def _by_blocks(op: Op, *arrays: object) -> NoReturn:
@@ -153,6 +157,31 @@ define(  # made by the pass `tile`: iterations are independent, in any order
     result=_tile_result,
     reference=_by_blocks,
     gradient=NotDifferentiable("the pass `tile` runs after `differentiate`"),
+    cost=Cost(0),
+    needs=frozenset(),
+    body=None,
+)
+
+
+# ---------------------------------------------------------------------- require
+def _require_result(types: Types, attributes: Attributes, blocks: Sequence[Block]) -> Result:
+    attribute(attributes, "region", str)
+    attribute(attributes, "needs", tuple)
+    return (types[0],)
+
+
+def _require_gradient(b: Builder, op: Op, dy: Value) -> Sequence[Value | None]:
+    return (b("require", dy, region=op.attributes["region"], needs=op.attributes["needs"]),)
+
+
+define(
+    "require",
+    shape="structure",
+    operands=1,
+    attributes=("region", "needs"),
+    result=_require_result,
+    reference=lambda op, x: x,
+    gradient=_require_gradient,
     cost=Cost(0),
     needs=frozenset(),
     body=None,

@@ -1,10 +1,12 @@
-"""Admission: can every role's target run what the system asks of it?
+"""Admission: which target can run what of a system?
 
-Each region is admitted by its own needs, and each function by those of its ops and element types; a refusal names what
+Each strand of a function (`strands.py`) is admitted by its own needs: those of its regions, its ops and their element
+types. Targets that can run none of a training step, or not what every role runs, cannot take part; a refusal names what
 is missing and every target that lacks it. Nothing is admitted by falling back to another target.
 
-before: region `project` requires matrix(bf16); roles on x86-64-v4 (lacks it) and gpu (has it)
-after:  Refusal("region `project`", "matrix(bf16)", ("x86-64-v4",))
+before: region `project` requires matrix(bf16), a `transition` does not; roles on x86-64-v4 (lacks it) and gpu (has it)
+after:  Strand({x86-64-v4, gpu}), Strand({gpu}, ("project",)); or, if nothing could be done without it,
+        Refusal("region `project`", "matrix(bf16)", ("x86-64-v4",))
 
 A need is a word that a target must have among its capabilities, but for `scratch(BYTES)`: it must have as much. What is
 not `numeric fast` needs `numeric exact`: of a system's regions each by itself, of one without regions its functions.
@@ -12,11 +14,11 @@ not `numeric fast` needs `numeric exact`: of a system's regions each by itself, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from alphac.ir.core import Block, Module, walk
-from alphac.ir.ops.define import definition
+from alphac.ir.core import Module, Op
+from alphac.ir.passes.strands import Need, components, needs_of, spun, walk_all
 from alphac.ir.span import Span
 
 SCRATCH = "scratch("
@@ -41,23 +43,109 @@ class Refusal:
         return self.text({})
 
 
-def admit(module: Module, capabilities: Mapping[str, frozenset[str]]) -> list[Refusal]:
-    """Every refusal. `capabilities`: what each target of the plan can do; all run every region, on their shards."""
-    needed: dict[tuple[str, str], Span | None] = {}
-    for name, contract in module.regions.items():
-        needed |= {(f"region `{name}`", need): contract.span for need in contract.requires}
-        if contract.numeric != "fast":
-            needed[f"region `{name}`", EXACT] = contract.span
-    if not module.regions:
-        needed |= {(f"function `{name}`", EXACT): None for name in module.functions}
-    for name, function in module.functions.items():
-        needed |= {(f"function `{name}`", need): None for need in _needs(function.block)}
-    refusals: list[Refusal] = []
-    for (what, need), span in needed.items():
-        lacking = tuple(target for target, able in capabilities.items() if not provides(able, need))
-        if lacking:
-            refusals.append(Refusal(what, need, lacking, span))
-    return refusals
+@dataclass(frozen=True)
+class Strand:
+    """Part of a system whose shards only some `targets` may own (`strands.py`); `regions` are those in it that ask for
+    something."""
+
+    targets: frozenset[str]
+    regions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What admission comes to: the module with its strands apart, or why some targets cannot take part."""
+
+    module: Module
+    strands: tuple[Strand, ...]
+    refusals: tuple[Refusal, ...] = ()
+
+
+def admit(module: Module, capabilities: Mapping[str, frozenset[str]]) -> Admission:
+    """`capabilities`: what each target of the plan can do."""
+    return _Admitting(module, capabilities).run()
+
+
+class _Admitting:
+    def __init__(self, module: Module, capabilities: Mapping[str, frozenset[str]]) -> None:
+        self.module, self.capabilities = module, capabilities
+        self.refused: dict[Need, dict[str, None]] = {
+            (f"region `{name}`", need): {} for name, contract in module.regions.items() for need in contract.requires
+        }
+        self.found = {name: components(function) for name, function in module.functions.items()}
+        exact = [f"region `{name}`" for name, contract in module.regions.items() if contract.numeric != "fast"]
+        for what in exact if module.regions else (f"function `{name}`" for name in module.functions):
+            self._refuse(what, [(what, EXACT)], capabilities)
+
+    def run(self) -> Admission:
+        asked = self._examined()
+        for (what, need), targets in self.refused.items():
+            if (what, need) not in asked:  # of a region that nothing uses
+                lacking = [t for t, able in self.capabilities.items() if not provides(able, need)]
+                targets.update(dict.fromkeys(lacking if len(lacking) == len(self.capabilities) else ()))
+        spans = {f"region `{name}`": contract.span for name, contract in self.module.regions.items()}
+        refusals = tuple(
+            Refusal(what, need, tuple(t for t in self.capabilities if t in targets), spans.get(what))
+            for (what, need), targets in self.refused.items()
+            if targets
+        )
+        if refusals:
+            return Admission(self.module, (), refusals)
+        return self._strands()
+
+    def _examined(self) -> set[Need]:
+        """Note who can do what; all needs there are."""
+        asked: set[Need] = set()
+        for name, (parts, shared) in self.found.items():
+            groups = [part.needs for part in parts]
+            for needs in (dict.fromkeys(n for op in shared for n in needs_of(op)), *groups):
+                asked.update(needs)
+            for op in shared:
+                self._refuse(name, dict.fromkeys(needs_of(op)), self.capabilities)
+            for needs in groups:
+                if not self._able(needs):
+                    self._refuse(name, needs, self.capabilities)
+            if name == "step" and groups:  # who owns nothing of it has nothing to do
+                idle = [t for t in self.capabilities if not any(t in self._able(needs) for needs in groups)]
+                for needs in groups:
+                    self._refuse(name, needs, idle)
+        return asked
+
+    def _refuse(self, function: str, needs: Iterable[Need], targets: Iterable[str]) -> None:
+        for what, need in needs:
+            for target in targets:
+                if not provides(self.capabilities[target], need):
+                    self.refused.setdefault((what or f"function `{function}`", need), {})[target] = None
+
+    def _able(self, needs: Iterable[Need]) -> frozenset[str]:
+        able = self.capabilities.items()
+        needs = list(needs)
+        return frozenset(t for t, has in able if all(provides(has, need) for _, need in needs))
+
+    def _strands(self) -> Admission:
+        everybody = frozenset(self.capabilities)
+        able = {id(c): self._able(c.needs) for parts, _ in self.found.values() for c in parts}
+        sets = sorted(dict.fromkeys(able.values()), key=lambda s: s != everybody) or [everybody]
+        regions: dict[frozenset[str], dict[str, None]] = {s: {} for s in sets}
+        functions = dict(self.module.functions)
+        for name, (parts, shared) in self.found.items():
+            numbers: dict[Op, int] = {}
+            asks = bool(_asking(shared))
+            for part in parts:
+                numbers |= dict.fromkeys(part.ops, sets.index(able[id(part)]))
+                asking = _asking(part.ops)
+                regions[able[id(part)]].update(asking)
+                asks = asks or bool(asking)
+            if asks or any(numbers.values()):
+                functions[name] = spun(functions[name], numbers)
+        strands = tuple(Strand(s, tuple(regions[s])) for s in sets)
+        return Admission(replace(self.module, functions=functions), strands)
+
+
+def _asking(ops: Iterable[Op]) -> dict[str, None]:
+    """The regions that ask for something in some ops."""
+    inner = (each for op in ops for each in walk_all(op))
+    return dict.fromkeys(str(op.attributes["region"]) for op in inner if op.name == "require")
 
 
 def provides(capabilities: Iterable[str], need: str) -> bool:
@@ -70,11 +158,3 @@ def provides(capabilities: Iterable[str], need: str) -> bool:
 
 def _bytes(scratch: str) -> int:
     return int(scratch.removeprefix(SCRATCH).removesuffix(")"))
-
-
-def _needs(block: Block) -> Iterator[str]:
-    """Capabilities of the ops in a block, and the element types they work on."""
-    for op in walk(block):
-        yield from sorted(definition(op).needs)
-        for value in (*op.operands, *op.results):
-            yield value.type.dtype.name

@@ -41,9 +41,36 @@ def place(shards: int, shares: Sequence[Fraction]) -> list[Share]:
         counts[max(range(len(counts)), key=lambda i: (exact[i] - counts[i], -i))] += 1
     while sum(counts) > shards:
         counts[min((i for i in range(len(counts)) if counts[i] > 1), key=lambda i: (exact[i] - counts[i], i))] -= 1
-    placed: list[Share] = []
-    first = 0
-    for count in counts:
-        placed.append(Share(first, count))
-        first += count
-    return placed
+    return ranges(counts)
+
+
+def ranges(counts: Sequence[int]) -> list[Share]:
+    """Contiguous ranges of so many shards each."""
+    return [Share(sum(counts[:k]), count) for k, count in enumerate(counts)]
+
+
+def deal(shards: int, seconds: Sequence[Sequence[float | None]]) -> list[tuple[Share, ...]]:
+    """Deal out the shards of every strand; `seconds[strand][role]` is what one of them takes there, None where it may
+    not be. Returns each role's shares, by strand.
+
+    Strands that few may own come first, each shard to who is done with it first, so that the others' go to whom these
+    leave time. Nobody is left with nothing. Raises PlacementError if that cannot be."""
+    roles = len(seconds[0])
+    busy = [0.0] * roles
+    counts = [[0] * roles for _ in seconds]
+    able = [[k for k in range(roles) if row[k] is not None] for row in seconds]
+    for strand in sorted(range(len(seconds)), key=lambda s: len(able[s])):
+        for _ in range(shards):
+            ends = [(busy[k] + (seconds[strand][k] or 0.0), k) for k in able[strand]]
+            end, role = min(ends)
+            busy[role] = end
+            counts[strand][role] += 1
+    for role in range(roles):
+        if not any(row[role] for row in counts):
+            spare = [(max(counts[s]), s) for s in range(len(seconds)) if role in able[s]]
+            most, strand = max(spare, default=(0, 0))
+            if most < 2:
+                raise PlacementError(f"{roles} roles cannot share {shards} shards")
+            counts[strand][counts[strand].index(most)] -= 1
+            counts[strand][role] += 1
+    return [tuple(own) for own in zip(*map(ranges, counts), strict=True)]

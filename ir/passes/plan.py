@@ -2,6 +2,7 @@
 
 kind       a role                                                         executed
 data       owns shards; state is replicated                               yes
+regions    owns shards of those regions that it may; state is replicated  yes
 sharded    owns shards, and a part of the optimizer's state               not yet: reduce-scatter, all-gather
 pipeline   owns consecutive parts of a region, shards pass through        not yet: sends between stages
 tensor     computes some leaves of every long contraction                 not yet: all-gather of partial sums
@@ -15,12 +16,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from alphac.ir.fleet import Endpoint, Fleet, Link, Rates
-from alphac.ir.passes.plan_memory import slots
+from alphac.ir.passes.plan_memory import Owned, slots
 from alphac.ir.passes.work import KernelWork, Work
 from alphac.ir.schedule import subtrees
 
-EXECUTABLE = ("data",)
-KINDS = ("data", "sharded", "pipeline", "tensor")
+EXECUTABLE = ("data", "regions")
+KINDS = ("data", "sharded", "pipeline", "tensor")  # of systems all of whose roles may run all of it
 RUNTIME = 8 << 20  # bytes: the linker and the runtime's objects, and the last of the arena's huge pages
 
 
@@ -47,7 +48,7 @@ class System:
     parameters: int
     optimizer: int
     states: int
-    arena: Callable[[int], int]
+    arena: Callable[[Owned], int]
     nodes: int = 0
     scratch: int = 0
     data: int = 0
@@ -78,13 +79,14 @@ class Price:
 @dataclass(frozen=True)
 class Part:
     """One role of a plan. `owns`: how many shards, units or leaves, from `first` on; `seconds` of its own work in a
-    step; `memory`: bytes at most."""
+    step; `memory`: bytes at most; `owned`: its shards by strand, in a plan of regions."""
 
     endpoint: str
     first: int
     owns: int
     seconds: float
     memory: int
+    owned: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ class Pricer:
         links = self._links([e for e, _ in owners], sharded)
         if isinstance(links, Misfit):
             return links
-        talk = (_ring if sharded else _star)(system, [e for e, _ in owners], links, pieces)
+        talk = (_ring if sharded else _star)(system, [e for e, _ in owners], links, [pieces])
         state = alone[slowest][1] * share
         price = Price(each[slowest] - state, state, *talk)
         if not math.isfinite(price.total):
@@ -160,6 +162,57 @@ class Pricer:
             return lacking
         return Placement("sharded" if sharded else "data", _parts(owners, firsts, each, memory), price)
 
+    # ------------------------------------------------------------------ regions
+    def regions(self, endpoints: Sequence[Endpoint], owned: Sequence[tuple[int, ...]]) -> Placement | Misfit:
+        """Shards of each strand dealt out in this order; `owned[k]`: role k's, by strand. Between two exchanges the
+        slowest role decides."""
+        system, strands = self.system, range(len(owned[0]))
+        links = self._links(endpoints, False)
+        if isinstance(links, Misfit):
+            return links
+        pieces = [
+            [len(subtrees(system.shards, sum(o[s] for o in owned[:k]), own[s])) if own[s] else 0
+             for k, own in enumerate(owned)]
+            for s in strands
+        ]  # fmt: skip
+        each = [self._round_seconds(e, own) for e, own in zip(endpoints, owned, strict=True)]
+        slowest = sum(max(role.get(r, 0.0) for role in each) for r in set().union(*each))
+        state = max(self.role_seconds(e, 1)[1] for e in endpoints)
+        step = max(rates_of(e).step for e in endpoints)
+        price = Price(step + slowest - state, state, *_star(system, endpoints, links, pieces))
+        if not math.isfinite(price.total):
+            return Misfit("the rates of an endpoint lack an element type")
+        arrived = [
+            system.message * (1 if k else 2 + sum(map(sum, pieces))) * (len(owned) > 1) for k in range(len(owned))
+        ]
+        memory = [
+            system.arena(own) + system.scratch * e.threads + system.data + more + RUNTIME
+            for e, own, more in zip(endpoints, owned, arrived, strict=True)
+        ]
+        lacking = self._lacking(endpoints, memory)
+        if lacking is not None:
+            return lacking
+        parts = tuple(
+            Part(e.name, 0, sum(own), sum(role.values()), m, own)
+            for e, own, role, m in zip(endpoints, owned, each, memory, strict=True)
+        )
+        return Placement("regions", parts, price)
+
+    def _round_seconds(self, endpoint: Endpoint, owned: tuple[int, ...]) -> dict[int, float]:
+        """A role's own work between exchanges, by how many of these come before."""
+        rates, found = rates_of(endpoint), dict[int, float]()
+        for kernel in self.system.work.kernels:
+            shards = 1 if kernel.strand is None else owned[kernel.strand]
+            found[kernel.round] = found.get(kernel.round, 0.0) + (kernel.seconds(rates, shards) if shards else 0.0)
+        return found
+
+    def strand_seconds(self, endpoint: Endpoint, strand: int) -> float:
+        """What one more shard of a strand takes."""
+        rates, shards = rates_of(endpoint), self.system.shards
+        own = [k for k in self.system.work.kernels if k.strand == strand]
+        return sum(k.seconds(rates, shards) for k in own) / shards
+
+    # ------------------------------------------------------------------ memory and links
     def role_memory(self, owners: Sequence[Owner], role: int, pieces: Sequence[int], sharded: bool = False) -> int:
         """Bytes at the peak: arena, but for subtrees that its range does not make; threads' scratch; data; what lies in
         communication buffers; and what the runtime itself takes."""
@@ -306,30 +359,35 @@ def unit_seconds(unit: Unit, rates: Rates) -> float:
 Talk = tuple[float, float, float]  # seconds of staging, rate, synchronization
 
 
-def _star(system: System, endpoints: Sequence[Endpoint], links: Sequence[Link], pieces: Sequence[int]) -> Talk:
-    """Every role's subtrees to the root, one role after the other, and the sums back to each."""
+def _star(
+    system: System, endpoints: Sequence[Endpoint], links: Sequence[Link], pieces: Sequence[Sequence[int]]
+) -> Talk:
+    """Every role's subtrees (`pieces`, by strand) to the root, one role after the other, and the sums back to each."""
     staging = rate = meeting = 0.0
     root = rates_of(endpoints[0])
     for exchange in system.work.exchanges if links else ():
         size, rounds = exchange.bytes, exchange.rounds
-        for link, count in zip(links, pieces[1:], strict=True):
+        counts = pieces[exchange.strand]
+        for link, count in zip(links, counts[1:], strict=True):
             moved = rounds * size * (count + 1)
             staging += moved / link.staging if link.staging else 0.0
             rate += moved / link.rate
-        rate += rounds * size * sum(pieces) * root.fold
+        rate += rounds * size * sum(counts) * root.fold
         meeting += rounds * (2 * max(l.latency for l in links) + len(links) * root.exchange)
     return staging, rate, meeting
 
 
-def _ring(system: System, endpoints: Sequence[Endpoint], links: Sequence[Link], pieces: Sequence[int]) -> Talk:
+def _ring(
+    system: System, endpoints: Sequence[Endpoint], links: Sequence[Link], pieces: Sequence[Sequence[int]]
+) -> Talk:
     """Reduce-scatter of gradients, all-gather of parameters, between every pair at once: the slowest link decides."""
     if not links:
         return 0.0, 0.0, 0.0
     count, slow = len(endpoints), min(links, key=lambda l: l.rate)
     away = (count - 1) / count
-    gathered = system.parameters * away
-    moved = gathered + sum(e.rounds * e.bytes * max(pieces) * away for e in system.work.exchanges)
-    folded = sum(e.rounds * e.bytes * sum(pieces) / count for e in system.work.exchanges)
+    gathered, (counts,) = system.parameters * away, pieces
+    moved = gathered + sum(e.rounds * e.bytes * max(counts) * away for e in system.work.exchanges)
+    folded = sum(e.rounds * e.bytes * sum(counts) / count for e in system.work.exchanges)
     meetings = (count - 1) * (1 + sum(e.rounds for e in system.work.exchanges))
     latency, overhead = max(l.latency for l in links), max(rates_of(e).exchange for e in endpoints)
     rate = moved / slow.rate + folded * max(rates_of(e).fold for e in endpoints)

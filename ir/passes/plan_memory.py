@@ -17,6 +17,7 @@ from alphac.ir.passes.meetings import Meeting, kernels_of, meets
 from alphac.ir.schedule import Buffer, Exchange, Kernel, Launch, Program, Repeat, Step, Tiles
 
 ALIGNMENT = 64
+Owned = int | Sequence[int]  # shards of a role, by strand if there are several
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,16 @@ def slots(shards: int) -> int:
     return max(1, 2 * (shards - 1).bit_length())
 
 
-def buffer_bytes(buffer: Buffer, shards: int) -> int:
+def buffer_bytes(buffer: Buffer, owned: Owned) -> int:
     """Bytes of a buffer on a role that owns so many shards."""
-    elements = buffer.per_shard * shards or buffer.fixed
+    shards = owned if isinstance(owned, int) else owned[buffer.strand]
+    elements = buffer.per_shard * shards if buffer.per_shard else buffer.fixed
     if buffer.role == "nodes":
         elements *= slots(shards)
     return elements * buffer.type.dtype.bytes
 
 
-def place_states(programs: Iterable[Program], shards: int) -> tuple[dict[str, int], int]:
+def place_states(programs: Iterable[Program], shards: Owned) -> tuple[dict[str, int], int]:
     """Offsets of all states of a module by name, and the bytes they take: the same for all of its programs."""
     offsets: dict[str, int] = {}
     end = 0
@@ -63,7 +65,7 @@ def place_states(programs: Iterable[Program], shards: int) -> tuple[dict[str, in
     return offsets, end
 
 
-def plan_memory(program: Program, shards: int, states: Mapping[str, int], base: int, scratch: int) -> MemoryPlan:
+def plan_memory(program: Program, shards: Owned, states: Mapping[str, int], base: int, scratch: int) -> MemoryPlan:
     """Place the buffers of a program: states at `states`, private ones behind the `scratch` bytes that kernels take of
     a thread's scratch memory, everything else from byte `base` on."""
     shared = {b: life for b, life in lifetimes(program).items() if b.role not in ("state", "private")}
@@ -80,7 +82,7 @@ def plan_memory(program: Program, shards: int, states: Mapping[str, int], base: 
     return MemoryPlan(tuple(offsets[b] for b in program.buffers), arena, most)
 
 
-def _placed(lives: Mapping[Buffer, Life], shards: int, base: int) -> tuple[dict[Buffer, int], int]:
+def _placed(lives: Mapping[Buffer, Life], shards: Owned, base: int) -> tuple[dict[Buffer, int], int]:
     """Offsets from `base` on, larger buffers first, and where the last one ends."""
     offsets: dict[Buffer, int] = {}
     placed: list[tuple[int, int, Life]] = []

@@ -12,7 +12,7 @@ After:  buffers, kernels, exchanges, guards, repeats (`ir/schedule.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from alphac.ir.core import Function, Op, Port, Value
@@ -232,16 +232,17 @@ class _Projection:
         return self._body(graph)
 
     # ------------------------------------------------------------------ places
-    def _buffer(self, name: str, type: TensorType, role: str, port: Port | None = None) -> Buffer:
+    def _buffer(self, name: str, type: TensorType, role: str, port: Port | None = None, strand: int = 0) -> Buffer:
         number = self.names[name] = self.names.get(name, 0) + 1
-        buffer = Buffer(name if number == 1 else f"{name}.{number}", type, role, port)
+        strand = type.cut.strand if type.cut is not None else strand
+        buffer = Buffer(name if number == 1 else f"{name}.{number}", type, role, port, strand=strand)
         self.program.buffers.append(buffer)
         return buffer
 
     def _place(self, value: Value, private: bool = False) -> None:
         if value not in self.views:
             role = "private" if private else "nodes" if self._is_nodes(value) else "temporary"
-            self.views[value] = View(self._buffer(_label(value), value.type, role))
+            self.views[value] = View(self._buffer(_label(value), value.type, role, strand=self._strand(value)))
 
     def _place_parts(self, value: Value) -> None:
         """A stream leaves the parts of its sums to who combines them."""
@@ -258,7 +259,7 @@ class _Projection:
         """The buffer of a result that is no state."""
         free = self._free(graph, value)
         role = "nodes" if free and self._is_nodes(value) else "temporary"
-        buffer = self._buffer(port.name or port.kind, value.type, role, port)
+        buffer = self._buffer(port.name or port.kind, value.type, role, port, self._strand(value))
         if free:
             self.views[value] = View(buffer)
         else:
@@ -281,6 +282,16 @@ class _Projection:
             return False
         inner, block = op.blocks[0].results[value.index], op.blocks[0]
         return self.fused.home[inner].block is block and self.readings[inner] == 1 and self._is_nodes(inner)
+
+    def _strand(self, value: Value) -> int:
+        """Whose subtrees a value is, if it lies as such."""
+        if not self._is_nodes(value):
+            return 0
+        assert value.op is not None
+        if value.op.name == "loop":
+            return self._strand(value.op.blocks[0].results[value.index])
+        cut = value.op.operands[0].type.cut
+        return cut.strand if cut is not None else 0
 
     def _copy(self, graph: _Graph, value: Value, to: View) -> Copy:
         """Add a copy of a value to a place that nobody writes or reads otherwise."""
@@ -343,7 +354,7 @@ class _Projection:
         for node in self._sorted(graph):
             needed = self._needed(graph, node)
             if pending.keys() & needed:
-                steps.append(Exchange(tuple(pending.items())))
+                steps += _exchanges(pending)
                 pending.clear()
             steps.append(self._step(graph, node))
             reads |= needed
@@ -352,8 +363,7 @@ class _Projection:
                     left[buffer] = (kind, stacked - 1)
                 else:
                     pending[buffer] = kind
-        if pending:
-            steps.append(Exchange(tuple(pending.items())))
+        steps += _exchanges(pending)
         return _Body(tuple(steps), frozenset(reads), left)
 
     def _step(self, graph: _Graph, node: Node) -> Step:
@@ -461,6 +471,12 @@ class _Projection:
     def _stored(self, node: Cluster | Copy) -> list[Buffer]:
         """The buffers that a node writes."""
         return [node.to.buffer] if isinstance(node, Copy) else [self.views[v].buffer for v in node.stores]
+
+
+def _exchanges(pending: Mapping[Buffer, str]) -> list[Step]:
+    """What is to be exchanged, strand by strand."""
+    strands = sorted({buffer.strand for buffer in pending})
+    return [Exchange(tuple((b, kind) for b, kind in pending.items() if b.strand == s)) for s in strands]
 
 
 def _carried(op: Op) -> int:

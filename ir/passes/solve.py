@@ -13,7 +13,7 @@ after:  Placements, best first: data on both (24 + 8 shards), …; and why the o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib import import_module
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alphac.ir.fleet import Endpoint, Fleet
-from alphac.ir.passes.place import place
+from alphac.ir.passes.place import PlacementError, deal, place
 from alphac.ir.passes.plan import KINDS, Misfit, Owner, Placement, Pricer, System, rates_of, unit_seconds
 
 FEW = 4  # endpoints whose orders are all tried for pipelines
@@ -69,6 +69,43 @@ def search(system: System, fleet: Fleet, endpoints: Sequence[Endpoint] | None = 
     taken = {tuple((p.endpoint, p.owns) for p in plan.parts) for plan in placements}
     beaten = [p for p in _obvious(pricer, able) if tuple((q.endpoint, q.owns) for q in p.parts) not in taken]
     return Found(tuple(placements), misfits, tuple(beaten))
+
+
+def search_regions(
+    system: System, fleet: Fleet, endpoints: Sequence[Endpoint], able: Sequence[Collection[str]]
+) -> Found:
+    """The best plan of a system whose strands not everybody may own; `able`: for each strand, the names of those who
+    may. Shards are dealt out to all, then endpoints left out as long as that helps."""
+    pricer = Pricer(system, fleet)
+    best: Placement | Misfit | None = None
+    for root in _roots(pricer, endpoints):
+        chosen = [root, *(e for e in endpoints if e is not root)]
+        found = _dealt(pricer, chosen, able)
+        while True:
+            fewer = [[e for e in chosen if e is not out] for out in chosen[1:]]
+            made = [(_dealt(pricer, few, able), few) for few in fewer]
+            other, few = min(made, key=lambda m: _total(m[0]), default=(found, chosen))
+            if _total(other) >= _total(found):
+                break
+            found, chosen = other, few
+        best = _better(best, found)
+    if isinstance(best, Placement):
+        return Found((best,), {})
+    return Found((), {"data": best.reason if best else "the fleet has no admitted endpoint"})
+
+
+def _dealt(pricer: Pricer, endpoints: Sequence[Endpoint], able: Sequence[Collection[str]]) -> Placement | Misfit:
+    """Endpoints in this order, each with what it may own."""
+    if not all(any(e.name in names for e in endpoints) for names in able):
+        return Misfit("a region has no owner")
+    seconds = [
+        [pricer.strand_seconds(e, s) if e.name in names else None for e in endpoints] for s, names in enumerate(able)
+    ]
+    try:
+        shares = deal(pricer.system.shards, seconds)
+    except PlacementError as error:
+        return Misfit(str(error))
+    return pricer.regions(endpoints, [tuple(share.shards for share in own) for own in shares])
 
 
 def _obvious(pricer: Pricer, endpoints: Sequence[Endpoint]) -> Iterator[Placement]:

@@ -11,7 +11,7 @@ from functools import cache
 
 from alphac.ir.core import Module
 from alphac.ir.passes.plan import System, Unit
-from alphac.ir.passes.plan_memory import place_states, plan_memory
+from alphac.ir.passes.plan_memory import Owned, place_states, plan_memory
 from alphac.ir.passes.work import Amount, KernelWork, kernel_work, work_of
 from alphac.ir.schedule import Buffer, Kernel, Launch, Program, Repeat, Tiles
 
@@ -43,20 +43,22 @@ def survey(module: Module, programs: Mapping[str, Program], data: int = 0) -> Sy
     )
 
 
-def arena_bytes(programs: Mapping[str, Program], shards: int) -> int:
+def arena_bytes(programs: Mapping[str, Program], shards: Owned) -> int:
     """Bytes of a role's arena that owns so many shards."""
     states, base = place_states(programs.values(), shards)
     return max([base, *(plan_memory(p, shards, states, base, 0).arena for p in programs.values())])
 
 
-def _arena(programs: Mapping[str, Program], shards: int) -> Callable[[int], int]:
-    """`arena_bytes` by shards: exact at powers of two, a line between."""
+def _arena(programs: Mapping[str, Program], shards: int) -> Callable[[Owned], int]:
+    """`arena_bytes` by shards: exact at powers of two and where strands are owned apart, a line between."""
 
     @cache
-    def exact(owned: int) -> int:
+    def exact(owned: Owned) -> int:
         return arena_bytes(programs, owned)
 
-    def arena(owned: int) -> int:
+    def arena(owned: Owned) -> int:
+        if not isinstance(owned, int):
+            return exact(tuple(owned))
         low = 1 << owned.bit_length() - 1
         high = min(2 * low, shards)
         if owned in (low, high):

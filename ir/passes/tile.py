@@ -137,8 +137,7 @@ class Grouping:
         return [(a, b) for _, _, a, b in found]
 
     def _merge(self, a: Group, b: Group) -> None:
-        names = {d.name for d in b.axes}
-        axes = [d for d in a.axes if d.name in names]
+        axes = [d for d in a.axes if d in b.axes]
         clusters = sorted((*a.clusters, *b.clusters), key=lambda c: c.order)
         if not axes or clusters[0].rounds != clusters[-1].rounds or self._around(a, b) or self._around(b, a):
             return

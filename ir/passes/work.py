@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from alphac.ir.core import Op
 from alphac.ir.fleet import CACHED, Rates
 from alphac.ir.ops.contract import contracted_axes
 from alphac.ir.ops.define import definition
-from alphac.ir.schedule import Exchange, Kernel, Launch, Program, Repeat, Step, Tiles, View
+from alphac.ir.schedule import Exchange, Kernel, Launch, Program, Repeat, Step, Tiles, View, strand_of
 from alphac.ir.schedule_text import inlined_ops
 from alphac.ir.typesys import SHARD, Dim, TensorType
 
@@ -45,7 +45,8 @@ class Amount:
 @dataclass(frozen=True)
 class KernelWork:
     """One kernel of a schedule: what one call does, `calls` of them in a run of the program (`launches` of which the
-    threads meet behind). `dtype` is that of its contraction, `leaves` into how many its terms are cut."""
+    threads meet behind). `dtype` is that of its contraction, `leaves` into how many its terms are cut. `strand`: whose
+    shards it works on, if on any; `round`: how many exchanges come before it."""
 
     name: str
     op: str
@@ -58,6 +59,8 @@ class KernelWork:
     operand: Amount = Amount()
     flop: Amount = Amount()
     bytes: Amount = Amount()
+    strand: int | None = None
+    round: int = 0
 
     def seconds(self, rates: Rates, shards: int) -> float:
         """On an endpoint, for a role that owns so many shards."""
@@ -77,10 +80,12 @@ class KernelWork:
 
 @dataclass(frozen=True)
 class ExchangeWork:
-    """One exchange: bytes of a whole value of it, and how often it happens in a run of the program."""
+    """One exchange: bytes of a whole value of it, how often it happens in a run of the program, and whose shards are
+    put together."""
 
     bytes: int
     rounds: int
+    strand: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,9 @@ class Work:
 def work_of(program: Program) -> Work:
     """The work of a program."""
     exchanges = tuple(
-        ExchangeWork(sum(b.type.size * b.type.dtype.bytes for b, _ in exchange.buffers), rounds)
+        ExchangeWork(
+            sum(b.type.size * b.type.dtype.bytes for b, _ in exchange.buffers), rounds, exchange.buffers[0][0].strand
+        )
         for exchange, rounds in _exchanges(program.steps, 1)
     )
     return Work(tuple(_works(program.steps, 1)), exchanges)
@@ -112,16 +119,22 @@ def _exchanges(steps: tuple[Step, ...], rounds: int) -> Iterator[tuple[Exchange,
             yield from _exchanges(step.steps, rounds * step.count)
 
 
-def _works(steps: tuple[Step, ...], rounds: int) -> Iterator[KernelWork]:
+def _works(steps: tuple[Step, ...], rounds: int, before: int = 0) -> Iterator[KernelWork]:
+    """`before`: how many exchanges come before these steps."""
     for step in steps:
-        if isinstance(step, Launch):
-            yield kernel_work(step.kernel, Amount(rounds), rounds)
+        strand = strand_of(step)
+        if isinstance(step, Exchange):
+            before += 1
+        elif isinstance(step, Launch):
+            yield replace(kernel_work(step.kernel, Amount(rounds), rounds), strand=strand, round=before)
         elif isinstance(step, Repeat):
-            yield from _works(step.steps, rounds * step.count)
+            yield from _works(step.steps, rounds * step.count, before)
+            before += sum(1 for _ in _exchanges(step.steps, 1))
         elif isinstance(step, Tiles):
             calls = _count(step.dims).times(rounds)
             for number, launch in enumerate(step.steps):
-                yield kernel_work(launch.kernel, calls, rounds if number == 0 else 0)
+                made = kernel_work(launch.kernel, calls, rounds if number == 0 else 0)
+                yield replace(made, strand=strand, round=before)
 
 
 def kernel_work(kernel: Kernel, calls: Amount, launches: float) -> KernelWork:

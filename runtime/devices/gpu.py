@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from alphac.runtime.arena import TABLE, Arena, Array
+from alphac.runtime.arena import TABLE, Arena, Array, merges_of, table_of
 from alphac.runtime.combine import widen
 from alphac.runtime.errors import BundleRefused
 from alphac.runtime.records import ClassRecord, Manifest, ProgramRecord, StepRecord
@@ -81,14 +81,13 @@ class GpuDevice:
         self.arena, self.manifest = arena, manifest
         self.driver = make(kernels)
         self.base = self.driver.allocate(max(record.arena, 1))
-        merges = arena.integers("merges", record.shards)
         # Of tiles all iterations run at once, each with private buffers of its own.
         launches = [action for actions in segments.values() for action in _launches(actions)]
         self.scratch_bytes = -(-record.scratch // 64) * 64
-        most = max((_iterations(action, record.shards) for action in launches if action["tiles"]), default=1)
+        owned = max(record.owned)
+        most = max((_iterations(action, owned) for action in launches if action["tiles"]), default=1)
         self.scratch = self.driver.allocate(max(self.scratch_bytes * most, 1))
-        self.merges = self.driver.allocate(merges.nbytes)
-        self.driver.write(self.merges, merges)
+        self.merges = [self._merges(k, count) for k, count in enumerate(record.owned)]
         self.offsets = {name: record.plans[name].offsets for name in manifest.programs}
         self._states = {  # of every state, its view on the host and its place here
             b.state: (arena.view(b, offset), self.base + offset)
@@ -101,11 +100,19 @@ class GpuDevice:
         self._segments: list[tuple[_Segment, str]] = []
         self._numbers: dict[str, int] = {}
         for name, program in manifest.programs.items():
-            for symbol in dict.fromkeys(_symbols(program)):
+            for symbol, strand in _symbols(program).items():
                 if symbol not in segments:
                     raise BundleRefused(f"{record.object} lacks the segment `{symbol}`", help="compile again")
                 self._numbers[symbol] = len(self._segments)
-                self._segments.append((_Segment(self, program, segments[symbol]), name))
+                self._segments.append((_Segment(self, program, segments[symbol], strand), name))
+
+    def _merges(self, strand: int, count: int) -> int:
+        """The place of a strand's merges."""
+        merges = self.arena.integers(merges_of(strand), count)
+        place = self.driver.allocate(max(merges.nbytes, 8))
+        if count:
+            self.driver.write(place, merges)
+        return place
 
     # ------------------------------------------------------------------ segments
     def address(self, symbol: str) -> int:
@@ -115,7 +122,7 @@ class GpuDevice:
     def run(self, number: int, table: int) -> int:
         """Go through a segment: 0, or the number of the guard that stopped it."""
         segment, name = self._segments[number]
-        entries = self.arena.integers(name, TABLE)
+        entries = self.arena.integers(table_of(name, 0), TABLE)
         return segment.run([int(i) for i in entries[LOOPS:TABLE]])
 
     def launch(self, segment: str, kernel: int, indices: Sequence[int]) -> None:
@@ -158,11 +165,14 @@ class GpuDevice:
         self._fresh = self._changed = True
 
     def write(self, program: ProgramRecord, buffer: int) -> None:
-        self.driver.write(*self._place(program, buffer))
+        place, view = self._place(program, buffer)
+        if view.size:  # of a strand of which the role owns shards
+            self.driver.write(place, view)
 
     def read(self, program: ProgramRecord, buffer: int) -> Array:
         place, view = self._place(program, buffer)
-        self.driver.read(place, view)
+        if view.size:
+            self.driver.read(place, view)
         return view
 
     def _place(self, program: ProgramRecord, buffer: int) -> tuple[int, Array]:
@@ -206,11 +216,11 @@ class _Segment:
     """A segment's actions with everything filled in that does not change; launches between two guards are recorded as
     one if no index of a loop that the runtime runs is among their arguments."""
 
-    def __init__(self, device: GpuDevice, program: ProgramRecord, actions: list[Action]) -> None:
+    def __init__(self, device: GpuDevice, program: ProgramRecord, actions: list[Action], strand: int) -> None:
         self.device, self.program = device, program
         self.guards = 0
-        arena = device.arena
-        self.tail = (arena.shards, arena.first, device.merges)
+        first, shards = device.arena.ranges[strand]
+        self.tail = (shards, first, device.merges[strand])
         self.launches = list(_launches(actions))
         self._run = self._sequence(actions, 0)
 
@@ -349,15 +359,16 @@ def _iterations(action: Action, shards: int) -> int:
     return n
 
 
-def _symbols(program: ProgramRecord) -> Iterator[str]:
-    """The segments of a program."""
+def _symbols(program: ProgramRecord) -> dict[str, int]:
+    """The segments of a program, and their strands; of a role that owns all shards, all strands are the same."""
 
-    def within(steps: Sequence[StepRecord]) -> Iterator[str]:
+    def within(steps: Sequence[StepRecord]) -> Iterator[tuple[str, int]]:
         for step in steps:
             if step.kind == "segment":
-                yield step.symbol
+                yield step.symbol, step.strand
             yield from within(step.steps)
 
-    yield from within(program.steps)
+    found = dict(within(program.steps))
     if program.whole:
-        yield program.whole
+        found.setdefault(program.whole, 0)
+    return found
