@@ -57,7 +57,7 @@ class LoopRecord(NamedTuple):
     so many times for each shard that a role owns, at indices of the whole batch, which are `count`."""
 
     number: int
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]
     reverse: bool = False
     rows: int = 0
 
@@ -84,9 +84,9 @@ class StepRecord(NamedTuple):
     kernels: tuple[KernelRecord, ...] = ()
     buffers: tuple[int, ...] = ()
     kinds: tuple[str, ...] = ()
-    count: int = 0
+    count: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
     reverse: bool = False
-    index: int = 0
+    index: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
     steps: tuple[StepRecord, ...] = ()
     strand: int = 0
 
