@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ def _owned(shares: Sequence[Share]) -> frozenset[int]:
 class Draft:
     """Everything that the stages made: `elaborated` as written, `module` as compiled; by role its `shares` (one of each
     strand), and its `targets`; `code` by target and the strands that it is for; `plan`: what placement decided between,
-    as JSON, "" if it had nothing to decide."""
+    as JSON, "" if it had nothing to decide; `tiles`: register tiles that measuring chose, by kernels' symbols."""
 
     elaborated: Module
     module: Module
@@ -54,6 +54,7 @@ class Draft:
     protocol: Protocol
     code: Mapping[Kind, Code]
     plan: str = ""
+    tiles: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def system(self) -> str:
@@ -157,6 +158,7 @@ def _class(draft: Draft, owned: tuple[int, ...], name: str) -> format.ClassRecor
         scratch=max([code.scratch, *(plan.scratch for plan in plans.values())]),
         plans={n: format.ProgramPlan(plan.offsets) for n, plan in plans.items()},
         symbols={n: tuple(code.symbols[n]) for n in draft.programs},
+        tiles={symbol: tile for symbol, tile in sorted(draft.tiles.items()) if symbol in code.sources},
         features=code.target.needs,
         device=code.target.device,
         others=owned[1:],

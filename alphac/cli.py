@@ -89,6 +89,7 @@ def compile_(
     shares: Annotated[str | None, typer.Option(help="proportions of the roles' work, such as 3,5")] = None,
     settings: Set = [],  # noqa: B006  typer wants a list
     emit: Annotated[str | None, typer.Option(help="print a stage instead of writing a bundle")] = None,
+    tune: Annotated[bool, typer.Option("--tune", help="choose how products are cut by timing them here")] = False,
 ) -> None:
     """Compile FILE into a bundle: one executable per role."""
     from alphac import pipeline
@@ -104,7 +105,13 @@ def compile_(
     if emit is not None:
         sys.stdout.write(pipeline.emit(file, emit, plan=plan, overrides=overrides(settings)))
         return
-    bundle = pipeline.compile_file(file, out=output, plan=plan, overrides=overrides(settings))
+    if tune:
+        from alphac import tuning
+
+        bundle, tuned = tuning.compile_tuned(file, output, plan, overrides(settings), err)
+        tuning.show(tuned, out)
+    else:
+        bundle = pipeline.compile_file(file, out=output, plan=plan, overrides=overrides(settings))
     out.print(f"wrote {bundle.path}  ({bundle.summary})")
 
 

@@ -41,6 +41,8 @@ def _whole(bundle: Bundle) -> Iterator[str]:
         if isinstance(c, ClassRecord):
             memory = f"arena {_size(c.arena)}, scratch {_size(c.scratch)} per thread"
             yield f"class {i}   {' + '.join(map(str, c.owned))} shards, {c.target}, {memory}"
+            for symbol, tile in c.tiles.items():
+                yield f"          {symbol}: register tile {tile}, the fastest where this was compiled"
     for r in m.roles:
         if not isinstance(r, Withheld):
             yield f"role {r.role:<4} class {r.role_class}, shards {_shown(r)}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from alphac import compiled
 from alphac.backends.registry import capabilities, host_target, target, targets_here
-from alphac.backends.target import MATRIX_BF16
+from alphac.backends.target import MATRIX_BF16, Target
 from alphac.bundling import Draft, Kind, kernels_text, kinds, shard_count, write
 from alphac.diagnostics import Diagnostic, Diagnostics, fail
 from alphac.explain import Explanation, explanation
@@ -44,6 +44,7 @@ from alphac.ir.verify import verify
 
 if TYPE_CHECKING:
     from alphac.backends.emit import Code
+    from alphac.backends.tune import Tuner
 
 STAGES = ("tree", "ir", "adjoint", "simplified", "tiled", "schedule", "kernels", "protocol")
 
@@ -246,14 +247,16 @@ def compile_file(
     out: Path | None = None,
     plan: Plan | None = None,
     overrides: Mapping[str, str] | None = None,
+    tuner: Tuner | None = None,
 ) -> compiled.Compiled:
-    """Compile a source file into a bundle. Raises Diagnostics for the user's mistakes; nothing is written then."""
+    """Compile a source file into a bundle; `tuner` chooses how contractions are cut. Raises Diagnostics for the user's
+    mistakes; nothing is written then."""
     plan, overrides = plan or Plan.of(), overrides or {}
     key = compiled.key(
         path, read_source(path), overrides, repr((plan.shares, plan.targets, targets_here(), plan.fleet))
     )
-    known = compiled.recall(key, path.parent)
-    made = known or _drafted(path, plan, overrides)
+    known = compiled.recall(key, path.parent) if tuner is None else None
+    made = known or _drafted(path, plan, overrides, tuner)
     directory = out if out is not None else Path(f"{made.system}.bundle")
     if directory.exists():
         raise fail("E401", f"{directory} exists already", None, "remove it, or give another directory with -o")
@@ -261,7 +264,7 @@ def compile_file(
         if known is not None:
             with suppress(compiled.DataChanged):
                 return known.write(directory)
-        draft = made if isinstance(made, Draft) else _drafted(path, plan, overrides)
+        draft = made if isinstance(made, Draft) else _drafted(path, plan, overrides, tuner)
         bundle = write(draft, directory, path.parent)
     except ToolMissing as error:
         raise fail("E214", error.message, None, error.help) from error
@@ -271,10 +274,12 @@ def compile_file(
         raise fail("E402", f"{directory} cannot be written: {reason}", None, help) from error
     kernels, roles = sum(len(c.sources) for c in draft.code.values()), len(draft.shares)
     summary = f"{roles} role{'s' * (roles != 1)}, {kernels} kernels"
+    if tuner is not None:
+        return compiled.Compiled(bundle.path, summary)
     return compiled.remember(key, bundle, draft.module, summary)
 
 
-def _drafted(path: Path, plan: Plan, overrides: Mapping[str, str]) -> Draft:
+def _drafted(path: Path, plan: Plan, overrides: Mapping[str, str], tuner: Tuner | None) -> Draft:
     """Every stage but the last. Raises Diagnostics."""
     elaborated = parse_and_elaborate(path, overrides)
     module, strands, plan = admitted(simplify(differentiate(elaborated)), plan)
@@ -284,19 +289,24 @@ def _drafted(path: Path, plan: Plan, overrides: Mapping[str, str]) -> Draft:
     shares = shares_of(module, plan)
     made = protocol(programs, shard_count(module), tuple(zip(*shares, strict=True)))
     names = plan.target_names(module)
-    code = _lowered(programs, kinds(shares, names, strands), len(strands))
+    code = _lowered(programs, kinds(shares, names, strands), len(strands), tuner)
+    tiles = {symbol: f"{c.tile[0]}x{c.tile[1]}" for symbol, c in tuner.choices.items() if c.tile} if tuner else {}
     report = explanation(module.system, plan.found).as_json() if plan.found is not None else ""
-    return Draft(elaborated, module, programs, shares, strands, names, made, code, report)
+    return Draft(elaborated, module, programs, shares, strands, names, made, code, report, tiles)
 
 
-def _lowered(programs: Mapping[str, Program], wanted: Sequence[Kind], strands: int) -> dict[Kind, Code]:
+def _lowered(
+    programs: Mapping[str, Program], wanted: Sequence[Kind], strands: int, tuner: Tuner | None = None
+) -> dict[Kind, Code]:
     """Code by kind."""
     from alphac.backends.emit import lower_programs  # with Numba, which a bundle compiled before does without
 
-    return {
-        (name, owned): lower_programs(programs.values(), target(name), strands=owned if len(owned) < strands else None)
-        for name, owned in sorted(set(wanted), key=lambda kind: (kind[0], sorted(kind[1])))
-    }
+    lower = tuner.lower if tuner is not None else Target.lower
+    made: dict[Kind, Code] = {}
+    for name, owned in sorted(set(wanted), key=lambda kind: (kind[0], sorted(kind[1]))):
+        part = owned if len(owned) < strands else None
+        made[name, owned] = lower_programs(programs.values(), target(name), strands=part, lower=lower)
+    return made
 
 
 def explain(path: Path, *, plan: Plan, overrides: Mapping[str, str]) -> Explanation:

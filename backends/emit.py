@@ -27,6 +27,7 @@ from alphac.ir.typesys import DType
 
 Record = dict[str, Any]
 SegmentMaker = Callable[[str, Program, Mapping[Kernel, KernelSource], Sequence[Value]], Segment]
+Lower = Callable[[Target, Kernel], KernelSource]
 PARTIAL = {"div", "floordiv", "mod", "pow", "sqrt", "rsqrt", "log", "log1p", "exp", "expm1"}
 
 
@@ -51,10 +52,14 @@ class Code:
 
 
 def lower_programs(
-    programs: Iterable[Program], target: Target, segment: SegmentMaker = Segment, strands: Collection[int] | None = None
+    programs: Iterable[Program],
+    target: Target,
+    segment: SegmentMaker = Segment,
+    strands: Collection[int] | None = None,
+    lower: Lower = Target.lower,
 ) -> Code:
     """Lower every kernel and write every segment of some programs; `segment` makes the writer of one. `strands`: that a
-    role owns shards of, all if left out; there is no code for others."""
+    role owns shards of, all if left out; there is no code for others. `lower` makes the source of a kernel."""
     code = Code(target, {}, {}, "", 0)
     texts: list[str] = []
     for program in programs:
@@ -63,7 +68,7 @@ def lower_programs(
         tiles = {launch.kernel: step for step in _tiles(program.steps) for launch in step.steps}
         for kernel in _owned(program.steps, strands):
             apart = split(kernel, target) if target.is_gpu and kernel not in tiles else (kernel,)
-            found = [(part, target.lower(part)) for part in apart]
+            found = [(part, lower(target, part)) for part in apart]
             if target.is_gpu and kernel in tiles:
                 found = [(kernel, tiled(found[0][1], kernel, tiles[kernel]))]
             parts[kernel], sources[kernel] = found, found[-1][1]

@@ -115,6 +115,7 @@ class ClassRecord(NamedTuple):
 
     `symbols`: of every program its kernels' in the object, in the order of its segments; empty for kernels of strands
     that these roles own no shards of.
+    `tiles`: register tiles of contractions, rows x vectors, where measuring chose another than their shape suggests.
     `features`: the processor's features, in LLVM's names, without which the object must not be loaded.
     `others`: shards owned of the strands behind the first."""
 
@@ -128,6 +129,7 @@ class ClassRecord(NamedTuple):
     features: tuple[str, ...] = ()
     device: str = "cpu"  # the module of `runtime/devices` that loads the object
     others: tuple[int, ...] = ()
+    tiles: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def owned(self) -> tuple[int, ...]:
