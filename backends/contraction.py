@@ -14,6 +14,7 @@ says. If there are more terms than are packed at once, `tile` holds a block's, a
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import gcd
 
@@ -28,6 +29,7 @@ from alphac.backends.reduction import Columns, Nodes, combine_partials, store_pa
 from alphac.backends.stream import emit_rows, suits_rows
 from alphac.backends.tile_calls import MANY, Calls, Chunk, Target, Unit
 from alphac.backends.tiling import LEAF, LINE, register_tile, tiling
+from alphac.backends.unread import Test, tests
 from alphac.ir.core import Op
 from alphac.ir.ops.contract import contracted_axes
 from alphac.ir.typesys import BF16, F32, SHARD, Dim
@@ -108,6 +110,7 @@ class Contraction:
             and (self.merged or combine is None)
         )
         self.sums = frame.array("tile", self.dtype, self.plan.slots * self.plan.slot)
+        self.tests = tests(frame.kernel, op.result) if combine is None and self.plan.whole else frozenset[Test]()
 
     def _sides(self, axes: list[Dim]) -> tuple[Side, Side]:
         """Rows and columns. The result's innermost axis belongs to the columns unless these would be very few."""
@@ -156,11 +159,12 @@ class Contraction:
 
     def _own_rows(self, tiles: Affine) -> tuple[Affine, Affine, str]:
         """The first of this thread's tiles of rows, their number, and the condition under which no other has them: if
-        there are more rows than columns, so that what all threads read is the lesser operand, and each has a run of
-        them. What a thread made of its examples it then reads again."""
+        there is no batch to divide, there are more rows than columns, so that what all threads read is the lesser
+        operand, and each has a run of them. What a thread made of its examples it then reads again."""
         source = self.source
         self.frame.alone = self._work <= ALONE
-        if self.frame.alone or self.frame.kernel.alone or size(self.rows.axes) < size(self.columns.axes):
+        alone = self.frame.alone or self.frame.kernel.alone
+        if alone or self.batch or size(self.rows.axes) < size(self.columns.axes):
             return number(0), tiles, ""
         text, level = source.index(tiles), source.level
         by_rows = source.define(f"{text} >= {RUN} * threads", level, "n")
@@ -417,9 +421,19 @@ class Contraction:
                 if plan.whole and self.combine is None and self.terms >= FEW:
                     self._fetch(unit)
                 ahead = self._ahead(block, column, start, m)
-                Calls(self, unit, (rows, columns), chunk, m, place, target, ahead).emit()
+                with self._unless_unread(unit):
+                    Calls(self, unit, (rows, columns), chunk, m, place, target, ahead).emit()
                 if plan.whole and (target is None or self.merged):
                     finish(unit)
+
+    def _unless_unread(self, unit: Unit) -> AbstractContextManager[None]:
+        """A block for what multiplies a tile, if its sums are not always read."""
+        ranges: dict[str, tuple[Affine, Affine]] = {}
+        for side, low, count in ((self.rows, unit.row, unit.rows), (self.columns, unit.column, unit.columns)):
+            if len(side.axes) == 1:
+                ranges[side.axes[0].name] = (low, count)
+        found = sorted(filter(None, (t.passed(self.source, ranges) for t in self.tests)))
+        return self.source.block(f"if {' & '.join(f'({c})' for c in found)}:") if found else nullcontext()
 
     def _fetch(self, unit: Unit) -> None:
         """Ask for what the epilogue of a tile reads and writes while the tile is multiplied: it is a few lines of every

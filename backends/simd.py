@@ -220,6 +220,7 @@ def copy(size: int, width: int) -> Callable[..., Any]:
 def _copy_body(b: Any, function: Any, element: ir.Type, size: int, lanes: int) -> None:
     to, source, stride, count, terms = function.args
     to, source = b.inttoptr(to, POINTER), b.inttoptr(source, POINTER)
+    rest = ir.Constant(vector_of(element, lanes), ir.Undefined)
     with b.if_else(b.icmp_signed("==", count, I64(size))) as (whole, part):
         with whole, cgutils.for_range(b, terms, intp=I64) as term:
             at, place = b.mul(term.index, stride), b.mul(term.index, I64(size))
@@ -229,8 +230,10 @@ def _copy_body(b: Any, function: Any, element: ir.Type, size: int, lanes: int) -
             fetch(b, element_pointer(b, source, b.add(at, I64(size + LINE // bytes_of(element))), element))
         with part, cgutils.for_range(b, terms, intp=I64) as term:
             at, place = b.mul(term.index, stride), b.mul(term.index, I64(size))
-            with cgutils.for_range(b, count, intp=I64) as c:
-                store(b, load(b, source, b.add(at, c.index), element), to, b.add(place, c.index), element)
+            for c in range(0, size, lanes):
+                left = call(b, "smax", [b.sub(count, I64(c)), I64(0)])
+                value = masked_load(b, source, b.add(at, I64(c)), element, lanes, left, 0, rest)
+                masked_store(b, value, to, b.add(place, I64(c)), element, left)
     b.ret_void()
 
 

@@ -21,7 +21,8 @@ from pathlib import Path
 
 PROJECT, HERE = Path(__file__).parents[1], Path(__file__).parent
 DEBIAN = ("python3-minimal", "libpython3-stdlib", "libstdc++6")
-WHEELS = tuple(f"{name}=={importlib.metadata.version(name)}" for name in ("numpy", "llvmlite", "safetensors"))
+NEEDED = ("numpy", "llvmlite", "safetensors", "numba", "lark", "rich")  # to run, and to compile
+WHEELS = tuple(f"{name}=={importlib.metadata.version(name)}" for name in NEEDED)
 GLIBC = (17, 26, 27, 28, 31, 34)  # glibc 2.x that wheels are made for
 RECIPE = 1  # counts what `_install` makes of them
 EMULATOR = "qemu-aarch64-static"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +19,7 @@ from alphac.backends.tiling import shapes
 from alphac.ir.core import Function
 from alphac.ir.interpret import interpret
 from alphac.ir.passes.project import schedule
-from alphac.ir.typesys import F32, Dim, TensorType
+from alphac.ir.typesys import F32, I32, Dim, TensorType
 
 SHARDS, SHARES = 5, (2, 3)
 SHAPES = shapes(host_target().registers)
@@ -71,8 +73,34 @@ def test_threads_with_rows_of_their_own_give_the_same_bits(terms: int):
     agrees(tall(terms), host_target(), threads=3)
 
 
-def agrees(function: Function, target: Target, threads: int) -> None:
+COMPARED = [("le", True), ("lt", False), ("ge", True), ("gt", False)]
+
+
+@pytest.mark.parametrize("op,rows_first", COMPARED, ids=[op for op, _ in COMPARED])
+def test_masked_tiles_are_not_multiplied_and_change_nothing(op: str, rows_first: bool):
+    """Sums beside the mask are infinite or no numbers."""
+    draft = Draft()
+    b = draft.b
+    batch, m, n, k = Dim("b", SHARDS, SHARDS), Dim("m", 70), Dim("n", 100), Dim("k", 9)
+    x = draft.argument("column", "x", TensorType(F32, (batch, m, k)))
+    y = draft.argument("column", "y", TensorType(F32, (batch, n, k)))
+    counters = [b.broadcast(b("iota", dim=d, dtype=I32), (m, n)) for d in ((m, n) if rows_first else (n, m))]
+    mask = b.broadcast(b(op, *counters), (batch, m, n))
+    product = b("contract", x, y, dims=(batch, m, n))
+    masked = b("where", mask, b("mul", product, b.constant(3, F32, (batch, m, n))), b.constant(-1, F32, (batch, m, n)))
+    draft.result("output", "masked", b("neg", masked))
+    function = draft.function()
     arrays = inputs(function)
+    arrays[0][:, ::7, 3] = np.inf
+    arrays[1][:, ::5, 3] = 0
+    agrees(function, host_target(), threads=2, arrays=arrays)
+    program = schedule(function)
+    source = next(iter(lower_programs([program], host_target()).sources.values())).source
+    assert re.search(r"if \(.*[<>]=?.*\):\n +(if .*\n +)?multiply", source)
+
+
+def agrees(function: Function, target: Target, threads: int, arrays: Sequence[np.ndarray] | None = None) -> None:
+    arrays = inputs(function) if arrays is None else arrays
     program = schedule(function)
     code = lower_programs([program], target)
     roles, _ = run(program, code, arrays, SHARDS, SHARES, threads=threads)
