@@ -129,7 +129,7 @@ class ClassRecord(NamedTuple):
     features: tuple[str, ...] = ()
     device: str = "cpu"  # the module of `runtime/devices` that loads the object
     others: tuple[int, ...] = ()
-    tiles: dict[str, str] = field(default_factory=dict[str, str])
+    tiles: Mapping[str, str] = NONE
 
     @property
     def owned(self) -> tuple[int, ...]:
