@@ -126,7 +126,7 @@ def error(timed: Sequence[Timed], rates: Rates) -> float:
     return sum(abs(kernel.seconds(rates, shards) - t) for kernel, shards, t, _ in timed) / measured
 
 
-def measure_draws(count: int = 4096, size: int = 50_000) -> float:
+def measure_draws(count: int = 1024, size: int = 50_000) -> float:
     """Seconds of one round of the shuffle for one example."""
     positions, times = np.arange(count), list[float]()
     for turn in range(20):

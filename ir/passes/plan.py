@@ -20,6 +20,7 @@ from alphac.ir.passes.plan_memory import Owned, slots
 from alphac.ir.passes.work import KernelWork, Work
 from alphac.ir.schedule import subtrees
 
+HUGE = 4 << 20  # bytes of an arena that lies in huge pages
 EXECUTABLE = ("data", "regions")
 KINDS = ("data", "sharded", "pipeline", "tensor")  # of systems all of whose roles may run all of it
 
@@ -224,7 +225,8 @@ class Pricer:
         if len(owners) > 1:
             # The root keeps all contributions until they are put together, in a tree of temporaries.
             arrived = system.message * (sum(pieces[1:]) + 2) if role == 0 and not sharded else system.message
-        spared += system.nodes * (slots(shards) - pieces[role])  # never touched
+        if system.arena(shards) < HUGE:  # else in huge pages, which are there as a whole
+            spared += system.nodes * (slots(shards) - pieces[role])  # never touched
         return system.arena(shards) - spared + system.scratch * endpoint.threads + system.data + arrived
 
     def _links(self, endpoints: Sequence[Endpoint], all_pairs: bool) -> list[Link] | Misfit:
