@@ -21,7 +21,9 @@ from alphac.ir.core import Value
 from alphac.ir.schedule import View
 from alphac.ir.typesys import Dim, DType
 
+LARGE = 1 << 18  # bytes of a buffer that lies outside of the nearer caches
 Put = Callable[[Index, Index, Affine, Affine], None]
+_Runs = tuple[int, int]  # how many of the free axes, and of the summed ones, lie outside of a run
 
 
 @dataclass(frozen=True)
@@ -92,15 +94,17 @@ class Packing:
         return not crowded(place.along * self.dtype.bytes, terms, L2_SETS)
 
     def _columns_suit(self, place: Place | None, terms: int) -> bool:
-        """Whether columns are read in place: contiguous along the columns. Packing pays if they serve many rows."""
+        """Whether columns are read in place: contiguous along the columns. Packing pays if they serve many rows, unless
+        they lie as well where they are: nearby or in whole lines, which do not crowd the cache."""
         if place is None or place.across != 1 or place.along < 1:
             return False
         if not self.columns.count.is_constant and self.columns.count % self.tile.columns != number(0):
             return False
         if size(self.rows.axes) <= 4 * self.tile.rows:
             return True
+        stride = place.along * self.dtype.bytes
         lines = min(terms, LEAF) * self.tile.columns * self.dtype.bytes // LINE
-        return not crowded(place.along * self.dtype.bytes, lines, L1_SETS)
+        return (stride % LINE == 0 or _bytes(place) < LARGE) and not crowded(stride, lines, L1_SETS)
 
     @property
     def exact(self) -> bool:
@@ -142,36 +146,49 @@ class Packing:
             low = row + m * height
             self._pack(array, m * part.tile, side, batch, low, height, first, terms)
 
+    def rows_ahead(self, batch: Index, row: Affine, first: Affine, tile: Affine) -> Part | None:
+        """Where number `tile` of a block's tiles of rows is read in place: about a line of every term."""
+        place = self._place(self.rows, batch)
+        line = LINE // self.dtype.bytes
+        if place is None or self.rows_packed or self.tile.rows > line or _bytes(place) < LARGE:
+            return None
+        part = self._part(self.rows, batch, row + tile * self.tile.rows, first, self.tile.rows)
+        if place.across == 1:
+            return replace(part, start=part.start + (self.tile.rows - 1))
+        return replace(part, along=line) if place.along == 1 and place.across == self._terms else None
+
     def _rows_along_terms(self, batch: Index) -> bool:
         return size(self.rows.axes) == 1 or self._along_terms(self.rows, batch)
 
     # ------------------------------------------------------------------ columns
-    def columns_part(self, batch: Index, column: Affine, first: Affine, plan: Tiling) -> Part:
-        """Where a tile's columns are, from flat column index `column` and flat summed index `first` on."""
+    def columns_part(self, batch: Index, column: Affine, first: Affine, plan: Tiling, panel: Affine) -> Part:
+        """Where a tile's columns are, number `panel` of a strip, from flat column index `column` and flat summed index
+        `first` on."""
         if not self.columns_packed:
             return self._part(self.columns, batch, column, first, self.tile.columns)
-        array = self._array("panel", self.tile.columns * plan.terms)
-        return Part(array.name, number(0), 1, self.tile.columns)
+        each = self.tile.columns * plan.terms
+        return Part(self._array("panel", each * max(1, plan.strip)).name, panel * each, 1, self.tile.columns)
 
-    def pack_columns(self, batch: Index, column: Affine, first: Affine, terms: Affine, plan: Tiling) -> None:
-        """Pack one tile's columns."""
+    def pack_columns(
+        self, batch: Index, column: Affine, first: Affine, terms: Affine, plan: Tiling, panel: Affine
+    ) -> None:
+        """Pack one tile's columns, number `panel` of a strip."""
         self.frame.source.line("# the columns of one tile")
-        self.columns_part(batch, column, first, plan)
-        array = self.arrays["panel"]
-        self._pack(array, number(0), self.columns, batch, column, self.tile.columns, first, terms)
+        start = self.columns_part(batch, column, first, plan, panel).start
+        self._pack(self.arrays["panel"], start, self.columns, batch, column, self.tile.columns, first, terms)
 
-    def columns_ahead(self, batch: Index, column: Affine, first: Affine) -> Part | None:
-        """Where the next tile's columns will be packed from, if that is plain memory: line by line of all terms in
-        turn, `across` apart, are the lines of one term, or what lies as far behind."""
+    def columns_ahead(self, batch: Index, column: Affine, first: Affine, lines: int) -> Part | None:
+        """Where the next tile's columns come from, if that is plain memory: `across` apart are so many lines of one
+        term, or as many that lie behind, and `along` those of the next."""
         place = self._place(self.columns, batch)
         line = LINE // self.dtype.bytes
-        if place is None or not self.columns_packed:
+        if place is None or _bytes(place) < LARGE:
             return None
         part = self._part(self.columns, batch, column + self.tile.columns, first, self.tile.columns)
         if place.across == 1:
-            return replace(part, across=line)
+            return replace(part, start=part.start + (line - 1), across=lines * line)
         if place.along == 1 and place.across == self._terms:
-            return replace(part, across=line * self._terms, along=line)
+            return replace(part, across=lines * line * self._terms, along=lines * line)
         return None
 
     # ------------------------------------------------------------------ in place
@@ -182,18 +199,23 @@ class Packing:
         name = self.frame.names[id(place.view.buffer)]
         return Part(name, at, place.across, place.along, tile * place.across)
 
-    def _place(self, side: Side, batch: Index, cut: int = 0, run: Affine | None = None) -> Place | None:
-        """The operand's own memory, if it is a plain load of the dtype that is summed, with one stride per side; of
-        run number `run` of terms, if these are cut into runs over the summed axes from `cut` on."""
+    def _place(self, side: Side, batch: Index, runs: _Runs = (0, 0), at: tuple[Affine, ...] = ()) -> Place | None:
+        """The operand's own memory, if it is a plain load of the dtype that is summed, with one stride per side; if
+        the sides are cut into runs, of those with numbers `at`, of the free axes and the summed ones."""
         if side.operand.type.dtype != self.dtype:
             return None
         level = self.frame.source.level + 1
-        outer, inner = self.summed[:cut], self.summed[cut:]
-        free = Symbol("x0", level, 0, max(0, size(side.axes) - 1))
+        (outer_free, inner_free), (outer, inner) = (
+            (axes[:c], axes[c:]) for axes, c in zip((side.axes, self.summed), runs, strict=True)
+        )
+        free = Symbol("x0", level, 0, max(0, size(inner_free) - 1))
         term = Symbol("k0", level, 0, size(inner) - 1)
         x, k = (Affine(((v, 1),)) for v in (free, term))
-        summed = {**named(inner, k), **(named(outer, run) if run is not None else {})}
-        found = self.frame.place(side.operand, self._index(side, batch, named(side.axes, x), summed))
+        frees, summed = named(inner_free, x), named(inner, k)
+        if at:
+            frees |= named(outer_free, at[0])
+            summed |= named(outer, at[1])
+        found = self.frame.place(side.operand, self._index(side, batch, frees, summed))
         if found is None:
             return None
         view, flat = found
@@ -221,6 +243,11 @@ class Packing:
         k = self.frame.k
         return k.affine(k.minimum(k.from_affine(form), k.from_affine(limit)))
 
+    def _greatest(self, form: Affine, limit: Affine) -> Affine:
+        """The greater of two counts."""
+        k = self.frame.k
+        return k.affine(k.maximum(k.from_affine(form), k.from_affine(limit)))
+
     def _pack(
         self, array: Array, to: Affine, side: Side, batch: Index, start: Affine, most: int, first: Affine, terms: Affine
     ) -> None:
@@ -228,18 +255,9 @@ class Packing:
         frame = self.frame
         whole = side.count % most == number(0)
         count = number(most) if whole else frame.least(side.high - start, most)
-        place = self._place(side, batch)
-        if self._moves(place, most):
-            assert place is not None
-            self._move(array, to, place, start * place.across + first * place.along, most, count, terms)
-            return
-        cut, length = self._runs(side, batch, most, first)
-        if cut:
-            with frame.loop("o", first // length, (first + terms) // length, size(self.summed[:cut])) as run:
-                place = self._place(side, batch, cut, run)
-                assert place is not None
-                there = to + (run * length - first) * most
-                self._move(array, there, place, start * place.across, most, count, number(length))
+        runs = self._runs(side, batch, most, first)
+        if runs is not None:
+            self._move_runs(array, to, side, batch, start, most, count, first, terms, runs)
             return
 
         def put(free: Index, summed: Index, x: Affine, k: Affine) -> None:
@@ -253,16 +271,45 @@ class Packing:
         fits = place is not None and 1 in (place.along, place.across)
         return fits and place is not None and (place.along != 1 or most % self.tile.lanes == 0)
 
-    def _runs(self, side: Side, batch: Index, most: int, first: Affine) -> tuple[int, int]:
-        """The first of the summed axes over which terms lie in runs that can be moved (of a stack over the layers of a
-        loop, say, each example's), and a run's length; 0 if there is none, or chunks do not hold whole runs."""
-        for cut in range(1, len(self.summed)):
-            length = size(self.summed[cut:])
-            held = self._terms <= WHOLE or CHUNK % length == 0
-            outer = symbol("o0", self.frame.source.level + 1, 0, size(self.summed[:cut]) - 1)
-            if held and first % length == number(0) and self._moves(self._place(side, batch, cut, outer), most):
-                return cut, length
-        return 0, 0
+    def _runs(self, side: Side, batch: Index, most: int, first: Affine) -> _Runs | None:
+        """How many of the free axes, and of the summed ones, lie outside of the runs that can be moved (of a stack over
+        the layers of a loop, say, each example's terms; of heads, each one's rows); None if there are none, or chunks
+        do not hold whole runs of terms."""
+        level = self.frame.source.level + 1
+        for split in range(max(1, len(side.axes))):
+            for cut in range(len(self.summed)):
+                length = size(self.summed[cut:])
+                held = not cut or self._terms <= WHOLE or CHUNK % length == 0
+                outer = (side.axes[:split], self.summed[:cut])
+                at = tuple(symbol(f"o{i}", level, 0, size(axes) - 1) for i, axes in enumerate(outer))
+                place = self._place(side, batch, (split, cut), at)
+                alike = not split or (place is not None and place.across == 1)
+                if held and alike and (not cut or first % length == number(0)) and self._moves(place, most):
+                    return split, cut
+        return None
+
+    def _move_runs(
+        self, array: Array, to: Affine, side: Side, batch: Index, start: Affine, most: int, count: Affine,
+        first: Affine, terms: Affine, runs: _Runs,
+    ) -> None:  # fmt: skip
+        """Copy or transpose what a tile has of every run."""
+        frame, (split, cut) = self.frame, runs
+        width, length = size(side.axes[split:]), size(self.summed[cut:])
+        pieces, turns = size(side.axes[:split]), size(self.summed[:cut])
+        low, high = (start // width, (start + (count + (width - 1))) // width) if split else (number(0), number(1))
+        with frame.loop("p", low, high, pieces) as piece:
+            begin, skip, left = start, number(0), count
+            if split:
+                begin = self._greatest(start - piece * width, number(0))
+                left = self._least(start + count - piece * width, number(width)) - begin
+                skip = piece * width + begin - start
+            run_low, run_high = (first // length, (first + terms) // length) if cut else (number(0), number(1))
+            with frame.loop("o", run_low, run_high, turns) as run:
+                place = self._place(side, batch, runs, (piece, run))
+                assert place is not None
+                there, span = (to + (run * length - first) * most, number(length)) if cut else (to, terms)
+                behind = begin * place.across + (number(0) if cut else first * place.along)
+                self._move(array, there + skip, place, behind, most, left, span)
 
     def _move(
         self, array: Array, to: Affine, place: Place, skip: Affine, most: int, count: Affine, terms: Affine
@@ -314,3 +361,8 @@ class Packing:
             strides = [abs(flat.coefficient(s) or 0) if s is not None else 0 for s in inner]
             votes += value.type.size * ((strides[1] == 1) - (strides[0] == 1))
         return votes > 0
+
+
+def _bytes(place: Place) -> int:
+    type_ = place.view.buffer.type
+    return type_.size * type_.dtype.bytes

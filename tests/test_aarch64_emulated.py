@@ -19,7 +19,7 @@ from emulation import PATIENCE, Unavailable, emulated_python
 from everyop_native import Batch
 from everyop_table import CASES
 from running import Run, assert_own_work, assert_same_bits, write_line
-from test_gpu_runs import SMALL, shrunk
+from test_gpu_runs import EXAMPLES, SMALL, shrunk
 from test_kernels import CONTRACTIONS, REDUCTIONS, SPECIALS, drawn, function_of
 from test_runs import RUIN
 from test_stream import FUNCTIONS as STREAMS
@@ -29,6 +29,7 @@ from alphac.backends.registry import host_target, target
 from alphac.ir.core import Function
 from alphac.ir.interpret import interpret
 from alphac.pipeline import Plan, compile_file
+from alphac.runtime.bundle import read_bundle
 from alphac.runtime.errors import NonFiniteLoss
 from alphac.runtime.launch.local import run_local
 
@@ -86,9 +87,24 @@ def test_every_form_of_a_kernel(name: str, failures: Callable[..., dict[str, str
     assert not failures(name, functions, trials)
 
 
-def test_the_native_target_is_found(python: tuple[str, ...]) -> None:
-    ask = "from alphac.backends.registry import host_target; print(host_target().name)"
-    assert subprocess.check_output([*python, "-c", ask], text=True, timeout=PATIENCE).strip() == "aarch64"
+COMPILE = """
+import sys
+from pathlib import Path
+from alphac.pipeline import Plan, compile_file
+compile_file(Path(sys.argv[1]), out=Path(sys.argv[2]), plan=Plan.of())
+"""
+
+
+def test_what_is_compiled_there_is_what_is_compiled_here(python: tuple[str, ...], tmp_path: Path) -> None:
+    """Without a fleet, for its own processor: the same bundle, byte by byte."""
+    source = EXAMPLES / "digits_mlp" / "digits_mlp.alpha"
+    no_cache = ["env", f"XDG_CACHE_HOME={tmp_path / 'cache'}"]
+    command = [*no_cache, *python, "-c", COMPILE, source, tmp_path / "there"]
+    subprocess.run(command, check=True, timeout=PATIENCE)
+    compile_file(source, out=tmp_path / "here", plan=Plan((Fraction(1),), ("aarch64",)))
+    there, here = (read_bundle(tmp_path / name).manifest for name in ("there", "here"))
+    assert there.files == here.files
+    assert there.bundle == here.bundle
 
 
 # ---------------------------------------------------------------------- whole systems

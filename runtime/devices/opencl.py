@@ -19,6 +19,7 @@ from alphac.runtime.records import ClassRecord, Manifest
 
 ALIGNED = 256  # bytes: of every place
 OPTIONS = ("-cl-std=CL1.2", "-cl-fp32-correctly-rounded-divide-sqrt")
+THREADS = 256  # of a block
 CPU, F64 = "cpu", "fp64"  # what a target may need: that the device is a processor; that it has f64
 
 
@@ -120,10 +121,24 @@ class OpenClDriver:
         """A kernel's name."""
         if symbol not in self._kernels:
             try:
-                self._kernels[symbol] = self._cl.Kernel(self._program, symbol)
+                kernel = self._cl.Kernel(self._program, symbol)
             except self._cl.Error as error:
                 raise KernelFailed(f"there is no kernel `{symbol}`: {error}") from None
+            self._refuse_large(symbol, kernel)
+            self._kernels[symbol] = kernel
         return symbol
+
+    def _refuse_large(self, symbol: str, kernel: Any) -> None:
+        """A kernel whose blocks the device has no room for."""
+        info, device = self._cl.kernel_work_group_info, self.device
+        local = kernel.get_work_group_info(info.LOCAL_MEM_SIZE, device)
+        threads = kernel.get_work_group_info(info.WORK_GROUP_SIZE, device)
+        for what, has, needs in (
+            ("bytes of local memory", device.local_mem_size, local),
+            ("threads to a block", threads, THREADS),
+        ):
+            if has < needs:
+                raise KernelFailed(f"{device.name} has {has} {what}, `{symbol}` needs {needs}")
 
     def launch(self, launch: Launch) -> None:
         """Start a kernel."""
