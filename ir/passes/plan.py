@@ -20,7 +20,6 @@ from alphac.ir.passes.plan_memory import Owned, slots
 from alphac.ir.passes.work import KernelWork, Work
 from alphac.ir.schedule import subtrees
 
-HUGE = 4 << 20  # bytes of an arena that lies in huge pages
 EXECUTABLE = ("data", "regions")
 KINDS = ("data", "sharded", "pipeline", "tensor")  # of systems all of whose roles may run all of it
 RUNTIME = 8 << 20  # bytes: the linker and the runtime's objects, and the last of the arena's huge pages
