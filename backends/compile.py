@@ -191,11 +191,12 @@ def _placed(text: str, space: int) -> str:
 
 
 def _keep_only(module: llvm.ModuleRef, exported: set[str]) -> None:
-    """Make everything but the exported functions internal, and inlined."""
+    """Make everything but the exported functions internal, and inlined unless it says otherwise."""
     for function in module.functions:
         if not function.is_declaration and function.name not in exported:
             function.linkage = "internal"
-            function.add_function_attribute("alwaysinline")
+            if not any(b"noinline" in group for group in function.attributes):
+                function.add_function_attribute("alwaysinline")
     for variable in module.global_variables:
         if not variable.is_declaration:
             variable.linkage = "internal"

@@ -15,30 +15,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from math import gcd
 
 from alphac.backends.chains import Chains
 from alphac.backends.convolution import windows_in_memory
 from alphac.backends.evaluation import Frame, Index, named, physical, size
 from alphac.backends.indexing import Affine, Symbol, number, symbol
-from alphac.backends.packing import Packing, Side
+from alphac.backends.packing import LARGE, Packing, Part, Side
 from alphac.backends.pair_packing import PairPacking, suits_pairs
 from alphac.backends.printer import Handle
 from alphac.backends.reduction import Columns, Nodes, combine_partials, store_partials
 from alphac.backends.stream import emit_rows, suits_rows
-from alphac.backends.tile_calls import MANY, Calls, Chunk, Target, Unit
+from alphac.backends.tile_calls import MANY, Ahead, Calls, Chunk, Target, Unit
 from alphac.backends.tiling import LEAF, LINE, register_tile, tiling
 from alphac.backends.unread import Test, tests
+from alphac.backends.walk import Block, Walk, variable
 from alphac.ir.core import Op
 from alphac.ir.ops.contract import contracted_axes
 from alphac.ir.typesys import BF16, F32, SHARD, Dim
 
 FEW = 32  # terms, of which a tile is multiplied too soon to wait for anything
-LARGE = 1 << 18  # bytes of a buffer that lies outside of the nearer caches
-ALONE = 1 << 15  # terms in all; fewer are left to thread 0
-FETCHED = 2  # tiles of rows for each line of a term that is fetched ahead, at least
-RUN = 16  # tiles of rows, of which each thread has at least so many if rows are divided among them
 
 
 def emit_contract(frame: Frame, op: Op, combine: Op | None) -> None:
@@ -55,18 +52,6 @@ def emit_contract(frame: Frame, op: Op, combine: Op | None) -> None:
         store_partials(frame, op, Columns(chains))
     else:
         combine_partials(frame, combine, Columns(chains))
-
-
-@dataclass(frozen=True)
-class _Block:
-    """Part of the result: rows from flat index `row` on, of which register tiles [start, stop) are to be made; columns
-    from `column` on."""
-
-    batch: Index
-    row: Affine
-    start: Affine
-    stop: Affine
-    column: Affine
 
 
 Finish = Callable[[Unit], None]
@@ -101,7 +86,9 @@ class Contraction:
         # Shards may lie unaligned in their tree: at most twice as deep a stack.
         most = self.leaves * self.shards**2 if self.merged else self.leaves
         packed = (self.packing.rows_packed, self.packing.columns_packed)
-        self.plan = tiling(rows, terms, most.bit_length() + (most > 1), element, self.tile, packed)
+        self.plan = tiling(rows, columns, terms, most.bit_length() + (most > 1), element, self.tile, packed)
+        if combine is not None and not self.merged:
+            self.plan = replace(self.plan, strip=0)  # shard by shard
         # All rows of a block are packed for all its columns.
         self.kept = (
             self.packing.rows_packed
@@ -127,124 +114,12 @@ class Contraction:
             rows, columns = columns, rows
         return rows, columns
 
-    # ------------------------------------------------------------------ the loop over blocks
     def emit(self) -> None:
-        """Register tiles, the rows of a block innermost; outermost the batch; each thread a range of them."""
-        source, plan = self.source, self.plan
-        low, high = self.frame.owned_range(self.batch)
-        tiles = self._variable((self.rows.count + (self.tile.rows - 1)) // self.tile.rows)
-        groups = self._variable((self.columns.count + (plan.width - 1)) // plan.width)
-        begin, tiles, by_rows = self._own_rows(tiles)
-        each = self._product(tiles, groups)
-        self._share(self._product(each, self._variable(high - low)), by_rows)
-        at = source.name("n")
-        source.line(f"{at} = lo")
-        if self.kept:
-            source.line("packed = -1")
-        with source.block(f"while {at} < hi:"):
-            batch, rest = ("0", at) if high - low == number(1) else self._divide(at, each)
-            first, height, rest = self._rows_of_block(rest, tiles, groups)
-            group, tile = self._divide(rest, height)
-            count = source.name("n")
-            source.line(f"{count} = minimum({source.index(height)} - {tile}, hi - {at})")
-            index = named(self.batch, low + self._symbol(batch, size(self.batch)))
-            start, turns = self._symbol(tile, MANY), symbol(count, source.level, 0, plan.rows // self.tile.rows)
-            column = self.columns.low + self._symbol(group, MANY) * plan.width
-            row = self.rows.low + (begin + first) * self.tile.rows
-            block = _Block(index, row, start, start + turns, column)
-            if self.kept:
-                self._keep_rows(block, f"{at} - {rest}" if rest != at else "0", f"hi - {at}", height)
-            self._compute(block)
-            source.line(f"{at} += {count}")
-
-    def _own_rows(self, tiles: Affine) -> tuple[Affine, Affine, str]:
-        """The first of this thread's tiles of rows, their number, and the condition under which no other has them: if
-        there is no batch to divide, there are more rows than columns, so that what all threads read is the lesser
-        operand, and each has a run of them. What a thread made of its examples it then reads again."""
-        source = self.source
-        self.frame.alone = self._work <= ALONE
-        alone = self.frame.alone or self.frame.kernel.alone
-        if alone or self.batch or size(self.rows.axes) < size(self.columns.axes):
-            return number(0), tiles, ""
-        text, level = source.index(tiles), source.level
-        by_rows = source.define(f"{text} >= {RUN} * threads", level, "n")
-        begin = source.define(f"select({by_rows}, div({text} * thread, threads), 0)", level, "n")
-        end = source.define(f"select({by_rows}, div({text} * (thread + 1), threads), {text})", level, "n")
-        count = source.define(f"{end} - {begin}", level, "n")
-        return symbol(begin, level, 0, MANY), symbol(count, level, 0, MANY), by_rows
-
-    @property
-    def _work(self) -> int:
-        return size(self.batch) * size(self.rows.axes) * size(self.columns.axes) * self.terms
-
-    def _share(self, total: Affine, by_rows: str) -> None:
-        """[lo, hi): what this thread does of `total`, all of it if it has rows of its own."""
-        source, text = self.source, self.source.index(total)
-        if self.frame.alone:
-            source.line("lo = 0")
-            source.line(f"hi = {text} if thread == 0 else 0")
-            return
-        product = text if text.isalnum() else f"({text})"
-        for name, thread, own in (("lo", "thread", "0"), ("hi", "(thread + 1)", text)):
-            part = f"div({product} * {thread}, threads)"
-            source.line(f"{name} = {f'select({by_rows}, {own}, {part})' if by_rows else part}")
-
-    def _rows_of_block(self, rest: str, tiles: Affine, groups: Affine) -> tuple[Affine, Affine, str]:
-        """First tile and number of tiles of the block of rows that has number `rest` of a product's tiles, and its
-        number within the block."""
-        most = self.plan.rows // self.tile.rows
-        if self.plan.rows >= size(self.rows.axes):
-            return number(0), tiles, rest
-        block, rest = self._divide(rest, groups * most)
-        first = self._symbol(block, MANY) * most
-        return first, self.frame.least(tiles - first, most), rest
-
-    def _keep_rows(self, block: _Block, key: str, left: str, height: Affine) -> None:
-        """Pack a block's rows for all its columns, if this was not done: those that this thread needs."""
-        source = self.source
-        start, stop = source.name("n"), source.name("n")
-        tile, end, tiles = (source.index(i) for i in (block.start, block.stop, height))
-        with source.block(f"if {key} != packed:"):
-            source.line(f"packed = {key}")
-            source.line(f"{start} = {tile}")
-            source.line(f"{stop} = {end}")
-            with source.block(f"if {left} > {tiles} - {tile}:"):
-                source.line(f"{start} = 0")
-                source.line(f"{stop} = {tiles}")
-            made = symbol(start, source.level, 0, MANY), symbol(stop, source.level, 0, MANY)
-            first = self.frame.first if self.merged else block.batch.get(SHARD, number(0))
-            terms = self._variable(self.frame.shards * self.terms) if self.merged else number(self.terms)
-            self.packing.pack_rows(block.batch, block.row, made, first * self.terms, terms, self.plan)
-
-    def _variable(self, form: Affine) -> Affine:
-        if form.is_constant:
-            return form
-        text = self.source.index(form)
-        name = text if text.isidentifier() else self.source.define(text, self.source.level, "n")
-        return symbol(name, self.source.level, 0, MANY)
-
-    def _product(self, x: Affine, y: Affine) -> Affine:
-        """The product of two variables."""
-        if x.is_constant or y.is_constant:
-            return self._variable(x * y.constant if y.is_constant else y * x.constant)
-        text = f"{self.source.index(x)} * {self.source.index(y)}"
-        return symbol(self.source.define(text, self.source.level, "n"), self.source.level, 0, MANY)
-
-    def _symbol(self, text: str, bound: int) -> Affine:
-        return number(int(text)) if text.isdigit() else symbol(text, self.source.level, 0, max(0, bound - 1))
-
-    def _divide(self, text: str, by: Affine) -> tuple[str, str]:
-        """Quotient and remainder of a variable."""
-        source = self.source
-        if by == number(1):
-            return text, "0"
-        quotient, rest, divisor = source.name("n"), source.name("n"), source.index(by)
-        source.line(f"{quotient} = div({text}, {divisor})")
-        source.line(f"{rest} = {text} - {quotient} * {divisor if divisor.isalnum() else f'({divisor})'}")
-        return quotient, rest
+        """The kernel's source."""
+        Walk(self, self._compute).emit()
 
     # ------------------------------------------------------------------ one block
-    def _compute(self, block: _Block) -> None:
+    def _compute(self, block: Block) -> None:
         if self.combine is None:
             self._shard(block, block.batch.get(SHARD, number(0)), lambda unit: self._elements(unit, self._store))
             return
@@ -254,7 +129,7 @@ class Contraction:
         else:
             self._shard_by_shard(block, nodes)
 
-    def _shard_by_shard(self, block: _Block, nodes: Nodes) -> None:
+    def _shard_by_shard(self, block: Block, nodes: Nodes) -> None:
         """Push every shard's sums onto the nodes in memory, and merge there."""
         frame, source = self.frame, self.source
         nodes.clear()
@@ -331,12 +206,12 @@ class Contraction:
             return None
         return Target(self.frame.names[id(view.buffer)], flat - i * across - j * along, across, view.buffer.fixed)
 
-    def _whole_unit(self, block: _Block) -> Unit:
+    def _whole_unit(self, block: Block) -> Unit:
         row = block.row + block.start * self.tile.rows
         rows = (block.stop - block.start) * self.tile.rows
         return self._unit(block, row, rows, block.column, number(self.plan.width))
 
-    def _unit(self, block: _Block, row: Affine, rows: Affine, column: Affine, columns: Affine) -> Unit:
+    def _unit(self, block: Block, row: Affine, rows: Affine, column: Affine, columns: Affine) -> Unit:
         """Rows and columns that exist of so many."""
         left = [
             count if side.count % of == number(0) else self._at_most(side.high - start, count)
@@ -354,13 +229,13 @@ class Contraction:
         return k.affine(k.minimum(k.from_affine(left), k.from_affine(count)))
 
     # ------------------------------------------------------------------ shards and chunks
-    def _shard(self, block: _Block, shard: Affine, finish: Finish) -> None:
+    def _shard(self, block: Block, shard: Affine, finish: Finish) -> None:
         """All terms of one shard."""
         self._chunks(block, shard if self.grain is not None else number(0), number(1), finish)
         if not self.plan.whole:
             finish(self._whole_unit(block))
 
-    def _shards(self, block: _Block, finish: Finish) -> None:
+    def _shards(self, block: Block, finish: Finish) -> None:
         """All owned shards; the slots below `top` are the subtrees that are left."""
         frame, source = self.frame, self.source
         if self.plan.whole:
@@ -382,11 +257,11 @@ class Contraction:
                 source.line(f"top += 1 - merge[{source.index(shard - frame.first)}]")
         finish(self._whole_unit(block))
 
-    def _chunks(self, block: _Block, shard: Affine, shards: Affine, finish: Finish) -> None:
+    def _chunks(self, block: Block, shard: Affine, shards: Affine, finish: Finish) -> None:
         """Some whole shards, as many terms at a time as are packed; `finish` what is whole."""
         plan = self.plan
         if plan.whole or self.terms <= plan.terms:
-            terms = self._variable(shards * self.terms)
+            terms = variable(self.source, shards * self.terms)
             self._chunk(block, Chunk(number(0), shard, shards), terms, finish)
             return
         with self.frame.loop("k", number(0), number(-(-self.terms // plan.terms)), self.terms) as chunk:
@@ -394,21 +269,16 @@ class Contraction:
             terms = self.frame.least(number(self.terms) - first, plan.terms)
             self._chunk(block, Chunk(first, shard, shards), terms, finish)
 
-    def _chunk(self, block: _Block, chunk: Chunk, terms: Affine, finish: Finish) -> None:
+    def _chunk(self, block: Block, chunk: Chunk, terms: Affine, finish: Finish) -> None:
         """Pack, and multiply tile by tile."""
         frame, plan, packing = self.frame, self.plan, self.packing
         start = chunk.shard * self.terms + chunk.first
         if packing.rows_packed and not self.kept:
             packing.pack_rows(block.batch, block.row, (block.start, block.stop), start, terms, plan)
-        panels = number(1)
-        if plan.panels > 1:
-            panels = frame.least(
-                (self.columns.high - block.column + (self.tile.columns - 1)) // self.tile.columns, plan.panels
-            )
-        with frame.loop("p", number(0), panels, plan.panels) as panel:
+        with frame.loop("p", number(0), block.panels, block.panels.high) as panel:
             column = block.column + panel * self.tile.columns
-            if packing.columns_packed:
-                packing.pack_columns(block.batch, column, start, terms, plan)
+            if packing.columns_packed and not plan.strip:
+                packing.pack_columns(block.batch, column, start, terms, plan, number(0))
             with frame.loop("m", block.start, block.stop, MANY) as m:
                 row = block.row + m * self.tile.rows
                 unit = self._unit(block, row, number(self.tile.rows), column, number(self.tile.columns))
@@ -416,11 +286,11 @@ class Contraction:
                 if not plan.whole:
                     place = (m - block.start) * (self.tile.rows * plan.width) + panel * self.tile.columns
                 rows = packing.rows_part(block.batch, block.row, start, plan)
-                columns = packing.columns_part(block.batch, column, start, plan)
+                columns = packing.columns_part(block.batch, column, start, plan, block.panel + panel)
                 target = self._target(unit)
-                if plan.whole and self.combine is None and self.terms >= FEW:
+                if plan.whole and not plan.strip and self.combine is None and self.terms >= FEW:
                     self._fetch(unit)
-                ahead = self._ahead(block, column, start, m)
+                ahead = self._ahead(block, column, block.panel + panel, start, m)
                 with self._unless_unread(unit):
                     Calls(self, unit, (rows, columns), chunk, m, place, target, ahead).emit()
                 if plan.whole and (target is None or self.merged):
@@ -467,22 +337,29 @@ class Contraction:
             if buffer.type.size * buffer.type.dtype.bytes >= LARGE and flat.level == level
         }
 
-    def _ahead(self, block: _Block, column: Affine, start: Affine, tile: Affine) -> tuple[str, str] | None:
-        """What is fetched while a tile is multiplied, its address and the way from term to term: the columns to be
-        packed next, a line of each term by each of the first tiles."""
-        part = self.packing.columns_ahead(block.batch, column, start)
-        lines = self.tile.columns * self.dtype.bytes // LINE
-        if part is None or not self.plan.whole or size(self.rows.axes) < FETCHED * lines * self.tile.rows:
+    def _ahead(self, block: Block, column: Affine, panel: Affine, start: Affine, tile: Affine) -> Ahead | None:
+        """What is fetched while a tile is multiplied: by columns, the next tile's columns, dealt to the first tiles of
+        rows; by strips, the next tile of rows, by the first tile of columns."""
+        if not self.plan.whole:
             return None
+        if self.plan.strip:
+            part = self.packing.rows_ahead(block.batch, block.row, start, tile + 1)
+            return part and self._lines(part, panel, 1, 1)
+        lines = max(1, self.tile.columns * self.dtype.bytes // LINE)
+        each = -(-lines // -(-size(self.rows.axes) // self.tile.rows))
+        part = self.packing.columns_ahead(block.batch, column, start, each)
+        return part and self._lines(part, tile - block.start, -(-lines // each), each)
+
+    def _lines(self, part: Part, turn: Affine, turns: int, lines: int) -> Ahead:
+        """In the first `turns` turns, so many lines of every term."""
         source = self.source
-        number_ = tile - block.start
         place, along = source.name("n"), source.name("n")
         source.line(f"{place} = address({self.sums.name}, 0)")
         source.line(f"{along} = 0")
-        with source.block(f"if {source.index(number_)} < {lines}:"):
-            source.line(f"{place} = address({part.name}, {source.index(part.start + number_ * part.across)})")
+        with source.block(f"if {source.index(turn)} < {turns}:"):
+            source.line(f"{place} = address({part.name}, {source.index(part.start + turn * part.across)})")
             source.line(f"{along} = {part.along}")
-        return place, along
+        return Ahead(place, along, lines)
 
 
 def _slope(form: Affine, variable: Affine) -> int | None:

@@ -15,6 +15,7 @@ from alphac.backends.cache import Cache
 from alphac.backends.compile import compile_object
 from alphac.backends.gpu.entry import tiled
 from alphac.backends.gpu.segment import Action, actions, packed
+from alphac.backends.gpu.split import split
 from alphac.backends.segment import Segment, declaration
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.team import support
@@ -58,21 +59,24 @@ def lower_programs(
     texts: list[str] = []
     for program in programs:
         sources: dict[Kernel, KernelSource] = {}
+        parts: dict[Kernel, list[tuple[Kernel, KernelSource]]] = {}
         tiles = {launch.kernel: step for step in _tiles(program.steps) for launch in step.steps}
         for kernel in _owned(program.steps, strands):
-            source = target.lower(kernel)
+            apart = split(kernel, target) if target.is_gpu and kernel not in tiles else (kernel,)
+            found = [(part, target.lower(part)) for part in apart]
             if target.is_gpu and kernel in tiles:
-                source = tiled(source, kernel, tiles[kernel])
-            sources[kernel] = source
-            code.sources[source.name] = source
-            code.scratch = max(code.scratch, source.scratch)
+                found = [(kernel, tiled(found[0][1], kernel, tiles[kernel]))]
+            parts[kernel], sources[kernel] = found, found[-1][1]
+            for _, source in found:
+                code.sources[source.name] = source
+                code.scratch = max(code.scratch, source.scratch)
         emitted = _Emission(program, sources)
         code.records[program.name] = emitted.record()
         code.symbols[program.name] = emitted.symbols
         for name, (whole, outer) in emitted.segments.items():
             steps = _without(whole, strands)
             if target.is_gpu:
-                code.launches[name] = actions(steps, sources, emitted.number)
+                code.launches[name] = actions(steps, parts, emitted.number)
             else:
                 texts.append(segment(name, program, sources, outer).text(steps))
     if not target.is_gpu:

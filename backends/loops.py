@@ -14,7 +14,7 @@ from alphac.backends.simd_columns import columns
 from alphac.backends.simd_rows import chains, dots
 
 NAME = re.compile(
-    r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|(?:multiply|pairs)_\d+x\d+m?p?"
+    r"\b(?:(?:lanes|columns)_(?:add|minimum|maximum)|copy_\d+|transpose_\d+|(?:multiply|pairs)_\d+x\d+m?(?:p\d)?"
     r"|fetch_\d+|dots_\d+|chains_\d+x\d+|narrow_words|interleave_words)\b"
 )
 
@@ -44,7 +44,8 @@ def vector_loop(name: str, width: int) -> Callable[..., Any]:
     if kind == "interleave":
         return interleave
     if kind in ("multiply", "pairs"):
-        height, vectors = shape.rstrip("mp").split("x")
-        flags = shape[len(shape.rstrip("mp")) :]
-        return (multiply if kind == "multiply" else multiply_pairs)(int(height), int(vectors), flags, width)
+        tile, _, lines = shape.partition("p")
+        height, vectors = tile.rstrip("m").split("x")
+        make = multiply if kind == "multiply" else multiply_pairs
+        return make(int(height), int(vectors), tile.endswith("m"), int(lines or 0), width)
     return (copy if kind == "copy" else transpose)(int(shape), width)

@@ -12,11 +12,12 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from alphac.backends.simd import load, masked_load, masked_store, module_function, splat, store, vector_of
+from alphac.backends.simd import load, masked_load, masked_store, module_function, splat, store, vector_of, zeros
+from alphac.backends.tiling import LINE
 from alphac.backends.vector import I64, POINTER, bytes_of, call, combine, element_pointer, fetch, llvm_type
 
 
-def multiply(height: int, vectors: int, flags: str, width: int) -> Callable[..., Any]:
+def multiply(height: int, vectors: int, masked: bool, lines: int, width: int) -> Callable[..., Any]:
     """A register tile of a product: `height` rows by `vectors` vectors of `width` bytes.
 
     multiply(tile, terms, a, a_across, a_along, b, b_along, c, c_across, slot, merges, to, to_across, columns, ahead,
@@ -24,15 +25,17 @@ def multiply(height: int, vectors: int, flags: str, width: int) -> Callable[...,
 
     Per element one chain of fma over `terms` terms, from +0; then `merges` times the sum of the earlier partial, which
     is `slot` elements further below c each time, with it; stored at `to`. Row i's term k is at
-    a + i * a_across + k * a_along. Flags: m: of the last vector only so many columns are read and stored that there are
-    `columns` in all. p: with term k, memory at ahead + k * ahead_along is fetched into the cache.
+    a + i * a_across + k * a_along. If `masked`, of the last vector only so many columns are read and stored that there
+    are `columns` in all. With term k, so many lines of memory at ahead + k * ahead_along are fetched into the cache.
 
     Addresses in bytes, strides in elements.
     """
-    return multiply_by(Tile, "multiply", height, vectors, flags, width)
+    return multiply_by(Tile, "multiply", height, vectors, masked, lines, width)
 
 
-def multiply_by(kind: type[Tile], prefix: str, height: int, vectors: int, flags: str, width: int) -> Callable[..., Any]:
+def multiply_by(
+    kind: type[Tile], prefix: str, height: int, vectors: int, masked: bool, lines: int, width: int
+) -> Callable[..., Any]:
     """`multiply`, its body made by a kind of tile."""
 
     @intrinsic
@@ -44,10 +47,11 @@ def multiply_by(kind: type[Tile], prefix: str, height: int, vectors: int, flags:
         dtype = place.dtype
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            name = f"{prefix}_{height}x{vectors}{flags}_{dtype}_{width}"
+            name = f"{prefix}_{height}x{vectors}{'m' * masked}p{lines}_{dtype}_{width}"
             function, body = module_function(builder, name, ir.VoidType(), [I64] * 15)
             if body is not None:
-                kind(body, function, height, vectors, flags, dtype, width // bytes_of(llvm_type(dtype))).emit()
+                count = width // bytes_of(llvm_type(dtype))
+                kind(body, function, height, vectors, masked, lines, dtype, count).emit()
             builder.call(function, list(args[1:]))
             return context.get_dummy_value()
 
@@ -69,7 +73,7 @@ class Leaf:
         self.b, self.height, self.vectors, self.dtype, self.count = b, height, vectors, dtype, count
         self.element = llvm_type(dtype)
         self.vector = vector_of(self.element, count)
-        self.zero = ir.Constant(self.vector, [ir.Constant(self.element, 0)] * count)
+        self.zero = zeros(self.element, count)
 
     def emit(self) -> None:
         """Write the body."""
@@ -147,9 +151,11 @@ class Leaf:
 class Tile(Leaf):
     """The body of `multiply`."""
 
-    def __init__(self, b: Any, function: Any, height: int, vectors: int, flags: str, dtype: Any, count: int) -> None:
+    def __init__(
+        self, b: Any, function: Any, height: int, vectors: int, masked: bool, lines: int, dtype: Any, count: int
+    ) -> None:
         super().__init__(b, height, vectors, dtype, count)
-        self.flags = flags
+        self.masked, self.lines = masked, lines
         (
             self.terms, a, self.a_across, self.a_along, b_, self.b_along, c, self.c_across, self.slot, self.merges,
             to, self.to_across, self.columns, ahead, self.ahead_along,
@@ -171,10 +177,11 @@ class Tile(Leaf):
         return products
 
     def look_ahead(self, k: Any) -> None:
-        """Fetch the line that goes with term k, if the tile has any to fetch."""
-        if "p" in self.flags:
-            b = self.b
-            fetch(b, element_pointer(b, self.ahead, b.mul(k, self.ahead_along), self.element))
+        """Fetch the lines that go with term k."""
+        b, line = self.b, LINE // bytes_of(self.element)
+        for i in range(self.lines):
+            at = b.add(b.mul(k, self.ahead_along), I64(i * line))
+            fetch(b, element_pointer(b, self.ahead, at, self.element))
 
     def _columns(self, index: Any, v: int) -> Any:
         if self._partly(v):
@@ -192,7 +199,7 @@ class Tile(Leaf):
             store(self.b, value, self.to, index, self.element)
 
     def _partly(self, v: int) -> bool:
-        return "m" in self.flags and v == self.vectors - 1
+        return self.masked and v == self.vectors - 1
 
     def _left(self, v: int) -> Any:
         return self.b.sub(self.columns, I64(v * self.count))

@@ -21,6 +21,7 @@ from alphac.ir.core import Value
 from alphac.ir.schedule import View
 from alphac.ir.typesys import Dim, DType
 
+LARGE = 1 << 18  # bytes of a buffer that lies outside of the nearer caches
 Put = Callable[[Index, Index, Affine, Affine], None]
 _Runs = tuple[int, int]  # how many of the free axes, and of the summed ones, lie outside of a run
 
@@ -93,15 +94,17 @@ class Packing:
         return not crowded(place.along * self.dtype.bytes, terms, L2_SETS)
 
     def _columns_suit(self, place: Place | None, terms: int) -> bool:
-        """Whether columns are read in place: contiguous along the columns. Packing pays if they serve many rows."""
+        """Whether columns are read in place: contiguous along the columns. Packing pays if they serve many rows, unless
+        they lie as well where they are: nearby or in whole lines, which do not crowd the cache."""
         if place is None or place.across != 1 or place.along < 1:
             return False
         if not self.columns.count.is_constant and self.columns.count % self.tile.columns != number(0):
             return False
         if size(self.rows.axes) <= 4 * self.tile.rows:
             return True
+        stride = place.along * self.dtype.bytes
         lines = min(terms, LEAF) * self.tile.columns * self.dtype.bytes // LINE
-        return not crowded(place.along * self.dtype.bytes, lines, L1_SETS)
+        return (stride % LINE == 0 or _bytes(place) < LARGE) and not crowded(stride, lines, L1_SETS)
 
     @property
     def exact(self) -> bool:
@@ -143,36 +146,49 @@ class Packing:
             low = row + m * height
             self._pack(array, m * part.tile, side, batch, low, height, first, terms)
 
+    def rows_ahead(self, batch: Index, row: Affine, first: Affine, tile: Affine) -> Part | None:
+        """Where number `tile` of a block's tiles of rows is read in place: about a line of every term."""
+        place = self._place(self.rows, batch)
+        line = LINE // self.dtype.bytes
+        if place is None or self.rows_packed or self.tile.rows > line or _bytes(place) < LARGE:
+            return None
+        part = self._part(self.rows, batch, row + tile * self.tile.rows, first, self.tile.rows)
+        if place.across == 1:
+            return replace(part, start=part.start + (self.tile.rows - 1))
+        return replace(part, along=line) if place.along == 1 and place.across == self._terms else None
+
     def _rows_along_terms(self, batch: Index) -> bool:
         return size(self.rows.axes) == 1 or self._along_terms(self.rows, batch)
 
     # ------------------------------------------------------------------ columns
-    def columns_part(self, batch: Index, column: Affine, first: Affine, plan: Tiling) -> Part:
-        """Where a tile's columns are, from flat column index `column` and flat summed index `first` on."""
+    def columns_part(self, batch: Index, column: Affine, first: Affine, plan: Tiling, panel: Affine) -> Part:
+        """Where a tile's columns are, number `panel` of a strip, from flat column index `column` and flat summed index
+        `first` on."""
         if not self.columns_packed:
             return self._part(self.columns, batch, column, first, self.tile.columns)
-        array = self._array("panel", self.tile.columns * plan.terms)
-        return Part(array.name, number(0), 1, self.tile.columns)
+        each = self.tile.columns * plan.terms
+        return Part(self._array("panel", each * max(1, plan.strip)).name, panel * each, 1, self.tile.columns)
 
-    def pack_columns(self, batch: Index, column: Affine, first: Affine, terms: Affine, plan: Tiling) -> None:
-        """Pack one tile's columns."""
+    def pack_columns(
+        self, batch: Index, column: Affine, first: Affine, terms: Affine, plan: Tiling, panel: Affine
+    ) -> None:
+        """Pack one tile's columns, number `panel` of a strip."""
         self.frame.source.line("# the columns of one tile")
-        self.columns_part(batch, column, first, plan)
-        array = self.arrays["panel"]
-        self._pack(array, number(0), self.columns, batch, column, self.tile.columns, first, terms)
+        start = self.columns_part(batch, column, first, plan, panel).start
+        self._pack(self.arrays["panel"], start, self.columns, batch, column, self.tile.columns, first, terms)
 
-    def columns_ahead(self, batch: Index, column: Affine, first: Affine) -> Part | None:
-        """Where the next tile's columns will be packed from, if that is plain memory: line by line of all terms in
-        turn, `across` apart, are the lines of one term, or what lies as far behind."""
+    def columns_ahead(self, batch: Index, column: Affine, first: Affine, lines: int) -> Part | None:
+        """Where the next tile's columns come from, if that is plain memory: `across` apart are so many lines of one
+        term, or as many that lie behind, and `along` those of the next."""
         place = self._place(self.columns, batch)
         line = LINE // self.dtype.bytes
-        if place is None or not self.columns_packed:
+        if place is None or _bytes(place) < LARGE:
             return None
         part = self._part(self.columns, batch, column + self.tile.columns, first, self.tile.columns)
         if place.across == 1:
-            return replace(part, across=line)
+            return replace(part, start=part.start + (line - 1), across=lines * line)
         if place.along == 1 and place.across == self._terms:
-            return replace(part, across=line * self._terms, along=line)
+            return replace(part, across=lines * line * self._terms, along=lines * line)
         return None
 
     # ------------------------------------------------------------------ in place
@@ -345,3 +361,8 @@ class Packing:
             strides = [abs(flat.coefficient(s) or 0) if s is not None else 0 for s in inner]
             votes += value.type.size * ((strides[1] == 1) - (strides[0] == 1))
         return votes > 0
+
+
+def _bytes(place: Place) -> int:
+    type_ = place.view.buffer.type
+    return type_.size * type_.dtype.bytes

@@ -50,14 +50,16 @@ class PairPacking(Packing):
         with self.frame.loop("m", start, stop, plan.rows // height) as m:
             self._round("interleave_words", "rows", m * part.tile, f"{height}, {self.frame.source.index(terms)}")
 
-    def columns_part(self, batch: Index, column: Affine, first: Affine, plan: Tiling) -> Part:
-        part = super().columns_part(batch, column, first, plan)
+    def columns_part(self, batch: Index, column: Affine, first: Affine, plan: Tiling, panel: Affine) -> Part:
+        part = super().columns_part(batch, column, first, plan, panel)
         return Part(self._words("panel").name, part.start, part.across, part.along)
 
-    def pack_columns(self, batch: Index, column: Affine, first: Affine, terms: Affine, plan: Tiling) -> None:
-        super().pack_columns(batch, column, first, terms, plan)
-        width = self.tile.columns
-        self._round("interleave_words", "panel", Affine(()), f"{width}, {self.frame.source.index(terms)}")
+    def pack_columns(
+        self, batch: Index, column: Affine, first: Affine, terms: Affine, plan: Tiling, panel: Affine
+    ) -> None:
+        super().pack_columns(batch, column, first, terms, plan, panel)
+        at, width = self.columns_part(batch, column, first, plan, panel).start, self.tile.columns
+        self._round("interleave_words", "panel", at, f"{width}, {self.frame.source.index(terms)}")
 
     def _words(self, of: str) -> Array:
         name = f"{of}_words"

@@ -132,6 +132,6 @@ class _PairTile(Tile):
         return value
 
 
-def multiply_pairs(height: int, vectors: int, flags: str, width: int) -> Callable[..., Any]:
+def multiply_pairs(height: int, vectors: int, masked: bool, lines: int, width: int) -> Callable[..., Any]:
     """`multiply` whose `terms` are pairs of terms."""
-    return multiply_by(_PairTile, "pairs", height, vectors, flags, width)
+    return multiply_by(_PairTile, "pairs", height, vectors, masked, lines, width)

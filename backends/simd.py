@@ -36,6 +36,10 @@ def vector_of(type_: ir.Type, count: int) -> ir.Type:
     return ir.VectorType(type_, count)
 
 
+def zeros(type_: ir.Type, count: int) -> ir.Constant:
+    return ir.Constant(vector_of(type_, count), [ir.Constant(type_, 0)] * count)
+
+
 def splat(builder: Any, value: Any, count: int) -> Any:
     vector = vector_of(value.type, count)
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, I32(0))
@@ -250,6 +254,8 @@ def transpose(vectors: int, width: int) -> Callable[..., Any]:
             name = f"transpose_{vectors}_{dtype}_{width}"
             function, body = module_function(builder, name, ir.VoidType(), [I64] * 5)
             if body is not None:
+                # Inlined, what shuffles need would be kept in registers around the loop that multiplies.
+                function.attributes.add("noinline")
                 element = llvm_type(dtype)
                 _transpose_body(body, function, element, vectors, width // bytes_of(element))
             builder.call(function, list(args[1:]))
@@ -264,20 +270,25 @@ def _transpose_body(b: Any, function: Any, element: ir.Type, vectors: int, count
     to, source, stride, columns, terms = function.args
     to, source = b.inttoptr(to, POINTER), b.inttoptr(source, POINTER)
     last = b.sub(columns, I64(1))
-    whole = b.and_(terms, I64(-count))
+    # The last square may overlap the one before; terms that do not fill one go one by one.
+    few = b.icmp_signed("<", terms, I64(count))
+    squares = b.select(few, I64(0), b.udiv(b.add(terms, I64(count - 1)), I64(count)))
+    singly = b.select(few, terms, I64(0))
     with cgutils.for_range(b, I64(vectors), intp=I64) as block:
         first = b.mul(block.index, I64(count))
         starts = [b.mul(call(b, "smin", [b.add(first, I64(c)), last]), stride) for c in range(count)]
-        with cgutils.for_range_slice(b, I64(0), whole, I64(count), intp=I64, inc=True) as (k, _):
+
+        with cgutils.for_range(b, squares, intp=I64) as i:
+            k = call(b, "smin", [b.mul(i.index, I64(count)), b.sub(terms, I64(count))])
             rows = [load(b, source, b.add(s, k), element, count) for s in starts]
-            for i, row in enumerate(transposed(b, rows)):
-                place = b.add(b.mul(b.add(k, I64(i)), I64(vectors * count)), first)
+            for j, row in enumerate(transposed(b, rows)):
+                place = b.add(b.mul(b.add(k, I64(j)), I64(vectors * count)), first)
                 store(b, row, to, place, element)
-        with cgutils.for_range_slice(b, whole, terms, I64(1), intp=I64, inc=True) as (k, _):
+        with cgutils.for_range(b, singly, intp=I64) as k:
             row = ir.Constant(vector_of(element, count), ir.Undefined)
             for c, s in enumerate(starts):
-                row = b.insert_element(row, load(b, source, b.add(s, k), element), I32(c))
-            store(b, row, to, b.add(b.mul(k, I64(vectors * count)), first), element)
+                row = b.insert_element(row, load(b, source, b.add(s, k.index), element), I32(c))
+            store(b, row, to, b.add(b.mul(k.index, I64(vectors * count)), first), element)
     b.ret_void()
 
 

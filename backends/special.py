@@ -204,27 +204,38 @@ class Scatter:
         dtype = self.op.result.type.dtype
         self._entries(task, lambda index, at: emit(index, frame.k.cast(frame.scratch_element(table, at), dtype)))
 
-    def _add(self, task: Index, shard: Affine | None, r: Affine, base: Affine) -> None:
-        """Add the updates of one position."""
-        frame, k, table = self.frame, self.frame.k, self.table
-        assert table is not None
+    def position(self, task: Index, shard: Affine | None, r: Affine) -> dict[str, Affine]:
+        """The indices of a shard's r-th position, and the outer ones."""
         position = named(self.summed, r)
         if self.grain is not None:
             assert shard is not None
             rows = self.grain.size // self.grain.shards
             position[self.grain.name] = shard * rows + position[self.grain.name]
         outer = {d.name: task[d.name] for d in self.outer if not (d.name == SHARD and self.grain is not None)}
-        names = set(self.index.type.names)
-        chosen = frame.value(self.index, {n: i for n, i in {**outer, **position}.items() if n in names})
-        chosen = k.minimum(k.maximum(k.cast(chosen, I64), 0), self.dim.size - 1)
-        row = k.affine(chosen) - task["block"] * self.rows
+        return {**outer, **position}
+
+    def chosen(self, position: Index) -> Handle:
+        """The row that the position's updates go to."""
+        k, names = self.frame.k, self.index.type.names
+        chosen = self.frame.value(self.index, {n: i for n, i in position.items() if n in names})
+        return k.minimum(k.maximum(k.cast(chosen, I64), 0), self.dim.size - 1)
+
+    def update(self, index: Index) -> Handle:
+        """The update at a position and inner indices."""
+        names = self.updates.type.names
+        return self.frame.value(self.updates, {n: i for n, i in index.items() if n in names})
+
+    def _add(self, task: Index, shard: Affine | None, r: Affine, base: Affine) -> None:
+        """Add the updates of one position."""
+        frame, k, table = self.frame, self.frame.k, self.table
+        assert table is not None
+        position = self.position(task, shard, r)
+        row = k.affine(self.chosen(position)) - task["block"] * self.rows
 
         def add() -> None:
             def column(inner: Index, j: Affine) -> None:
-                wanted = set(self.updates.type.names)
-                index = {n: i for n, i in {**outer, **inner, **position}.items() if n in wanted}
                 at = base + row * self.tile + j
-                update = k.cast(frame.value(self.updates, index), self.accumulator)
+                update = k.cast(self.update({**position, **inner}), self.accumulator)
                 frame.put(table, at, k.add(frame.scratch_element(table, at), update))
 
             self._columns(task, column)

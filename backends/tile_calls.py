@@ -48,6 +48,16 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """Memory that is fetched while a tile is multiplied: `lines` lines with every term, at the address in variable
+    `place`, and `along` (another) elements further with each."""
+
+    place: str
+    along: str
+    lines: int
+
+
+@dataclass(frozen=True)
 class Calls:
     """The calls of `multiply` for one tile, number `tile` of its block, whose sums begin at `place` of every slot; the
     last goes to `target`."""
@@ -59,7 +69,7 @@ class Calls:
     tile: Affine
     place: Affine
     target: Target | None
-    ahead: tuple[str, str] | None
+    ahead: Ahead | None
 
     def emit(self) -> None:
         """Write them."""
@@ -109,7 +119,7 @@ class Calls:
         ahead = "0, 0"
         if self.ahead is not None:
             terms_before = source.index(k * c.dtype.bytes)
-            ahead = f"{self.ahead[0]} + {self.ahead[1]} * ({terms_before}), {self.ahead[1]}"
+            ahead = f"{self.ahead.place} + {self.ahead.along} * ({terms_before}), {self.ahead.along}"
         turns = terms // c.packing.pair
         call = (
             f"({c.sums.name}, {source.index(turns)}, address({a.name}, {rows}), {a.across}, {a.along},"
@@ -119,7 +129,7 @@ class Calls:
         for row_condition, height in _forms(c.rows, c.tile.rows, source.index(self.unit.rows)):
             for column_condition, size_ in _forms(c.columns, c.tile.columns, count):
                 vectors = -(-size_ // c.tile.lanes)
-                flags = "m" * (size_ % c.tile.lanes > 0) + "p" * (self.ahead is not None)
+                flags = "m" * (size_ % c.tile.lanes > 0) + (f"p{self.ahead.lines}" if self.ahead else "")
                 conditions = [x for x in (row_condition, column_condition) if x]
                 indent = ""
                 if conditions:

@@ -8,6 +8,7 @@ from math import gcd
 from alphac.backends.target import Target
 
 LEAF = 256
+LANES = 16  # a multiple of all vectors' elements
 VECTORS = (4, 2, 1)
 LINE = 64  # bytes of a cache line
 L1_SETS, L2_SETS, WAYS = 64, 2048, 8
@@ -17,6 +18,8 @@ BLOCK_ROWS, BLOCK_COLUMNS = 96, 256  # of a block whose partial sums wait for fu
 SLOTS_BYTES = 384 << 10  # of these partial sums
 ROWS_BYTES = 1 << 20  # of packed rows, unless these would be fewer than
 ROWS = 256
+STRIP_BYTES = 384 << 10  # of a strip's columns
+STRIP_TILES = 4  # of rows for which a strip of columns pays
 PACKING = 1.1  # what it costs, at most, to pack rows because their number is not known
 
 
@@ -37,7 +40,7 @@ class Tile:
 class Tiling:
     """A block is `rows` by `panels` register tiles' columns. If it is `whole`, all terms are multiplied for one tile
     after the other, and `slots` partial sums of a tile may wait for each other; else `terms` terms at a time, and so
-    many partial sums of a block."""
+    many partial sums of a block. Of how many tiles the columns are a `strip`: 0 if blocks are made by columns."""
 
     tile: Tile
     rows: int
@@ -45,6 +48,7 @@ class Tiling:
     terms: int
     slots: int
     whole: bool
+    strip: int = 0
 
     @property
     def width(self) -> int:
@@ -57,7 +61,9 @@ class Tiling:
         return (self.tile.rows if self.whole else self.rows) * self.width
 
 
-def tiling(rows: int, terms: int, slots: int, element: int, tile: Tile, packed: tuple[bool, bool]) -> Tiling:
+def tiling(
+    rows: int, columns: int, terms: int, slots: int, element: int, tile: Tile, packed: tuple[bool, bool]
+) -> Tiling:
     """Cut a product with `terms` terms of `element` bytes, of which `slots` partial sums may have to wait. `packed`:
     whether the rows, and the columns, are."""
     tiles = -(-rows // tile.rows)
@@ -65,7 +71,8 @@ def tiling(rows: int, terms: int, slots: int, element: int, tile: Tile, packed: 
         if packed[0]:
             most = max(ROWS, ROWS_BYTES // (element * max(1, terms)))
             tiles = min(tiles, -(-most // tile.rows))
-        return Tiling(tile, tiles * tile.rows, 1, -(-terms // LEAF) * LEAF, slots, whole=True)
+        terms = -(-terms // LANES) * LANES
+        return Tiling(tile, tiles * tile.rows, 1, terms, slots, True, _strip(rows, columns, terms, element, tile))
     tiles, panels = min(tiles, max(1, BLOCK_ROWS // tile.rows)), max(1, BLOCK_COLUMNS // tile.columns)
     while slots * tiles * tile.rows * panels * tile.columns * element > SLOTS_BYTES and tiles * panels > 1:
         if panels * tile.columns >= tiles * tile.rows and panels > 1:
@@ -75,6 +82,14 @@ def tiling(rows: int, terms: int, slots: int, element: int, tile: Tile, packed: 
         else:
             panels = -(-panels // 2)
     return Tiling(tile, tiles * tile.rows, panels, CHUNK, slots, whole=False)
+
+
+def _strip(rows: int, columns: int, terms: int, element: int, tile: Tile) -> int:
+    """How many tiles' columns the cache should hold: none, if there are fewer results than elements in the columns, so
+    that it matters more to fetch these ahead."""
+    if rows < max(terms, STRIP_TILES * tile.rows):
+        return 0
+    return max(1, min(-(-columns // tile.columns), STRIP_BYTES // (element * terms * tile.columns)))
 
 
 def vector_width(element: int, target: Target) -> int:

@@ -9,7 +9,6 @@ end.
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import stat
 import zipfile
@@ -64,8 +63,7 @@ def projected(manifest: Manifest, role: int) -> Manifest:
     it must know who contributes what."""
     mine = manifest.roles[role]
     own = -1 if isinstance(mine, Withheld) else mine.role_class
-    return dataclasses.replace(
-        manifest,
+    return manifest._replace(
         classes=tuple(c if k == own else Withheld(section_digest(c)) for k, c in enumerate(manifest.classes)),
         roles=tuple(r if role in (ROOT, k) else Withheld(section_digest(r)) for k, r in enumerate(manifest.roles)),
     )

@@ -7,12 +7,9 @@ identity.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -192,7 +189,7 @@ def _read_manifest(root: Path) -> Manifest:
         if version != FORMAT:
             raise BundleRefused(f"{file} has format {version!r}, this runtime reads {FORMAT}", help="compile again")
         manifest = decode(Manifest, value, "manifest")
-        if bundle_identity(manifest) != manifest.bundle:
+        if _identity(cast("dict[str, Any]", value)) != manifest.bundle:
             raise _edited(file)
         check_manifest(manifest)
     except CodingError as error:
@@ -202,19 +199,29 @@ def _read_manifest(root: Path) -> Manifest:
 
 def bundle_identity(manifest: Manifest) -> str:
     """sha256 over the digests of the manifest's sections; equal for a bundle and every role extracted from it."""
-    common = dataclasses.replace(manifest, bundle="", classes=(), roles=(), files={})
+    return _identity(encode(manifest))
+
+
+def _identity(manifest: Mapping[str, Any]) -> str:
+    """The same of an encoded manifest."""
+    apart = ("bundle", "classes", "roles", "files")
     sections = {
-        "common": section_digest(common),
-        "classes": [section_digest(c) for c in manifest.classes],
-        "roles": [section_digest(r) for r in manifest.roles],
-        "files": {name: [f.sha256, f.bytes] for name, f in manifest.files.items()},
+        "common": _digest({name: value for name, value in manifest.items() if name not in apart}),
+        "classes": [_digest(record) for record in manifest["classes"]],
+        "roles": [_digest(record) for record in manifest["roles"]],
+        "files": {name: [f["sha256"], f["bytes"]] for name, f in manifest.get("files", {}).items()},
     }
     return hashlib.sha256(canonical(sections)).hexdigest()
 
 
 def section_digest(record: Any) -> str:
     """sha256 of one record; of a withheld one, what it says."""
-    return record.withheld if isinstance(record, Withheld) else hashlib.sha256(canonical(encode(record))).hexdigest()
+    return _digest(encode(record))
+
+
+def _digest(section: Mapping[str, Any]) -> str:
+    withheld: str | None = section.get("withheld")
+    return hashlib.sha256(canonical(section)).hexdigest() if withheld is None else withheld
 
 
 def write_bundle(
@@ -224,6 +231,9 @@ def write_bundle(
     are filled in. All or nothing: the directory appears whole. Raises FileExistsError if it is there already,
     ValueError for a manifest that a reader would refuse, BundleRefused if it would not have the `identity` asked for,
     OSError."""
+    import shutil  # a role that starts has no use for these
+    import tempfile
+
     directory = Path(directory)
     if directory.exists():
         raise FileExistsError(f"{directory} exists")
@@ -239,8 +249,8 @@ def write_bundle(
             else:
                 path.write_bytes(content)
             records[name] = FileRecord(file_digest(path), path.stat().st_size)
-        made = dataclasses.replace(manifest, files=records, format=FORMAT, bundle="")
-        made = dataclasses.replace(made, bundle=bundle_identity(made))
+        made = manifest._replace(files=records, format=FORMAT, bundle="")
+        made = made._replace(bundle=bundle_identity(made))
         if identity and made.bundle != identity:
             raise BundleRefused(f"{directory} would not be the bundle {identity}")
         check_manifest(made)

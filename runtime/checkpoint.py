@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,7 @@ MANIFEST, PAYLOAD, HEAD = "manifest.json", "states.safetensors", "HEAD"
 MAX_MANIFEST = 64 << 20
 
 
-@dataclass(frozen=True)
-class TensorRecord:
+class TensorRecord(NamedTuple):
     """One state: its whole shape, and the sha256 of its row-major little-endian bytes."""
 
     dtype: str
@@ -41,8 +40,7 @@ class TensorRecord:
     sha256: str
 
 
-@dataclass(frozen=True)
-class CheckpointManifest:
+class CheckpointManifest(NamedTuple):
     """What a checkpoint is. `step` steps are finished: with `seed` it fixes the position in the data and in every
     random stream."""
 

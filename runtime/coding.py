@@ -1,8 +1,8 @@
-"""Records (frozen dataclasses) from and to JSON, with every field checked: what a file says is never trusted."""
+"""Records (named tuples, which cost a starting role least) from and to JSON, with every field checked: what a file says
+is never trusted."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import math
@@ -21,24 +21,25 @@ class CodingError(ValueError):
 
 def encode(record: Any) -> Any:
     """A record as JSON values; fields that equal their default are left out."""
-    if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        return {
-            f.name: encode(getattr(record, f.name)) for f in dataclasses.fields(record) if not _is_default(record, f)
-        }
     if isinstance(record, tuple | list):
-        return [encode(item) for item in typing.cast("list[Any]", record)]
-    if isinstance(record, dict):
-        return {str(key): encode(value) for key, value in typing.cast("dict[Any, Any]", record).items()}
+        items = typing.cast("tuple[Any, ...]", record)
+        names: tuple[str, ...] | None = getattr(items, "_fields", None)
+        if names is None:
+            return [encode(item) for item in items]
+        defaults: dict[str, Any] = getattr(items, "_field_defaults")  # noqa: B009
+        return {
+            n: encode(v) for n, v in zip(names, items, strict=True) if not (n in defaults and _same(v, defaults[n]))
+        }
+    if isinstance(record, Mapping):
+        return {str(key): encode(value) for key, value in typing.cast("Mapping[str, Any]", record).items()}
     if isinstance(record, float) and not math.isfinite(record):
         return repr(record)  # JSON has no infinities: a field that may hold one takes words too
     return record
 
 
-def _is_default(record: Any, field: dataclasses.Field[Any]) -> bool:
-    value = getattr(record, field.name)
-    if field.default_factory is not dataclasses.MISSING:
-        return bool(value == field.default_factory())
-    return field.default is not dataclasses.MISSING and type(value) is type(field.default) and value == field.default
+def _same(value: Any, default: Any) -> bool:
+    """Whether a field has its default; 1, 1.0 and True differ."""
+    return value == default and (type(value) is type(default) or isinstance(value, Mapping))
 
 
 def canonical(value: Any) -> bytes:
@@ -75,12 +76,10 @@ def decode(kind: type[T], value: Any, where: str) -> T:
 
 @functools.cache
 def _fields(kind: type[Any]) -> dict[str, tuple[Any, bool]]:
+    """Of every field its type, and whether it must be given."""
     hints = typing.get_type_hints(kind)
-    return {
-        f.name: (hints[f.name], f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING)
-        for f in dataclasses.fields(kind)
-        if f.init
-    }
+    names: tuple[str, ...] = getattr(kind, "_fields", ())
+    return {name: (hints[name], name not in getattr(kind, "_field_defaults", {})) for name in names}
 
 
 @functools.cache
@@ -102,7 +101,7 @@ def _decode(kind: Any, value: Any, where: str, depth: int) -> Any:
     origin, arguments = _shape(kind)
     if origin is tuple:
         return _decode_tuple(arguments, value, where, depth)
-    if origin is dict:
+    if origin is dict or origin is Mapping:
         if type(value) is not dict:
             raise CodingError(f"{where} must be an object, not {_brief(value)}")
         mapping = typing.cast("dict[str, Any]", value)
@@ -135,7 +134,8 @@ def _decode_union(arguments: tuple[Any, ...], value: Any, where: str, depth: int
             return value
     if type(value) is dict:
         for kind in arguments:
-            if dataclasses.is_dataclass(kind) and all(n in value for n, (_, needed) in _fields(kind).items() if needed):
+            fields = _fields(kind)
+            if fields and all(n in value for n, (_, needed) in fields.items() if needed):
                 return _decode(kind, value, where, depth)
     raise CodingError(f"{where} must be one of {', '.join(k.__name__ for k in arguments)}, not {_brief(value)}")
 

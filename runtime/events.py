@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from alphac.runtime.coding import CodingError, decode, parse_json
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(NamedTuple):
     """All roles have joined; `shards` per role; `step` of `total` steps are finished."""
 
     system: str
@@ -21,8 +19,7 @@ class Started:
     total: int
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """So many steps are finished; the last one's losses by label. Not every step is told."""
 
     step: int
@@ -30,8 +27,7 @@ class Step:
     losses: dict[str, float]
 
 
-@dataclass(frozen=True)
-class Evaluated:
+class Evaluated(NamedTuple):
     """All evaluations after a step; `epoch` is how many epochs are finished, None in the midst of one."""
 
     step: int
@@ -39,16 +35,14 @@ class Evaluated:
     values: dict[str, float]
 
 
-@dataclass(frozen=True)
-class Checkpointed:
+class Checkpointed(NamedTuple):
     """A checkpoint was published."""
 
     step: int
     path: str
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """A role is done: it finished `step` steps, or stopped there as asked."""
 
     role: int
@@ -57,8 +51,7 @@ class Finished:
     values: dict[str, float]
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(NamedTuple):
     """A role failed; `fault` as in `errors.fault_from`."""
 
     role: int
@@ -71,7 +64,7 @@ KINDS: dict[str, type[Any]] = {k.__name__: k for k in (Started, Step, Evaluated,
 
 def encode_event(event: Event) -> bytes:
     """One line."""
-    return json.dumps({"event": type(event).__name__, **asdict(event)}).encode() + b"\n"
+    return json.dumps({"event": type(event).__name__, **event._asdict()}).encode() + b"\n"
 
 
 def decode_event(line: bytes) -> Event:

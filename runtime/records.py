@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 FORMAT = 1
 ITEM_BYTES = {"f32": 4, "f64": 8, "bf16": 2, "i32": 4, "i64": 8, "u8": 1, "bool": 1}
 Attribute = int | float | str | bool
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class BufferRecord:
+class BufferRecord(NamedTuple):
     """`shape` is the physical one of the value: for a buffer that grows with the shards owned, the grain's axis is
     first and `shape[0]` is `rows`, its length per owned shard. A buffer of role `nodes` holds one `shape` for each
     maximal aligned subtree of the role, the first of which takes the result. One of role `private` lies in scratch
@@ -39,8 +41,7 @@ class BufferRecord:
         return self.elements * ITEM_BYTES[self.dtype] * count * (nodes if self.role == "nodes" else 1)
 
 
-@dataclass(frozen=True)
-class PortRecord:
+class PortRecord(NamedTuple):
     """What a program's argument or result is bound to; kinds are those of `ir/core.py`'s `Port`. For inputs and
     outputs that grow, attribute `axis` is the place of the grain's axis in the region's own order of dims (0 if left
     out). A total starts from attribute `start` (0 if left out; infinities are words, `inf` and `-inf`)."""
@@ -48,22 +49,20 @@ class PortRecord:
     kind: str
     name: str
     buffer: int
-    attributes: dict[str, Attribute] = field(default_factory=dict[str, Attribute])
+    attributes: Mapping[str, Attribute] = NONE
 
 
-@dataclass(frozen=True)
-class LoopRecord:
+class LoopRecord(NamedTuple):
     """A loop inside a segment; `number` tells the loops of a program apart. `rows` > 0: it runs along the grain's axis,
     so many times for each shard that a role owns, at indices of the whole batch, which are `count`."""
 
     number: int
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]
     reverse: bool = False
     rows: int = 0
 
 
-@dataclass(frozen=True)
-class KernelRecord:
+class KernelRecord(NamedTuple):
     """One kernel of a segment, for replay: `loops` are the enclosing loops inside the segment, outermost first. Its
     symbol depends on the target: `ClassRecord.symbols`."""
 
@@ -74,8 +73,7 @@ class KernelRecord:
     loops: tuple[LoopRecord, ...] = ()
 
 
-@dataclass(frozen=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """kind segment: `symbol`, `guards` (each a list of buffers), `kernels` (for replay, in order);
     exchange: `buffers`, `kinds`; repeat: `count`, `reverse`, `index` (table entry 8 + index), `steps`. A segment or an
     exchange is of one `strand`."""
@@ -86,15 +84,14 @@ class StepRecord:
     kernels: tuple[KernelRecord, ...] = ()
     buffers: tuple[int, ...] = ()
     kinds: tuple[str, ...] = ()
-    count: int = 0
+    count: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
     reverse: bool = False
-    index: int = 0
+    index: int = 0  # pyright: ignore[reportIncompatibleMethodOverride]
     steps: tuple[StepRecord, ...] = ()
     strand: int = 0
 
 
-@dataclass(frozen=True)
-class ProgramRecord:
+class ProgramRecord(NamedTuple):
     """The schedule of one function. `whole`: the segment of all steps, for a role that owns all shards and so has
     nothing to exchange; empty if there are no steps."""
 
@@ -106,16 +103,14 @@ class ProgramRecord:
     results: tuple[PortRecord, ...]
 
 
-@dataclass(frozen=True)
-class ProgramPlan:
+class ProgramPlan(NamedTuple):
     """Byte offsets into the role's arena (of private buffers into a thread's scratch), one per buffer of the program;
     state buffers of all programs agree."""
 
     offsets: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class ClassRecord:
+class ClassRecord(NamedTuple):
     """Roles that own the same number of shards on the same target: one memory plan, one object.
 
     `symbols`: of every program its kernels' in the object, in the order of its segments; empty for kernels of strands
@@ -140,8 +135,7 @@ class ClassRecord:
         return (self.shards, *self.others)
 
 
-@dataclass(frozen=True)
-class RoleRecord:
+class RoleRecord(NamedTuple):
     """One role: which class, and the contiguous range of shards it owns; `others`: its ranges (first, shards) of the
     strands behind the first."""
 
@@ -157,15 +151,13 @@ class RoleRecord:
         return ((self.first, self.shards), *self.others)
 
 
-@dataclass(frozen=True)
-class Withheld:
+class Withheld(NamedTuple):
     """Stands for a record that an extracted role does not need: its digest, so that the bundle's identity stays."""
 
     withheld: str
 
 
-@dataclass(frozen=True)
-class GrainRecord:
+class GrainRecord(NamedTuple):
     """The batch axis: `size` examples in `shards` equal logical shards."""
 
     name: str
@@ -178,8 +170,7 @@ class GrainRecord:
         return self.size // self.shards
 
 
-@dataclass(frozen=True)
-class StateRecord:
+class StateRecord(NamedTuple):
     """A state, in the module's order. kind: param, state, optimizer. `shape` is row-major and whole."""
 
     name: str
@@ -188,8 +179,7 @@ class StateRecord:
     kind: str
 
 
-@dataclass(frozen=True)
-class ColumnRecord:
+class ColumnRecord(NamedTuple):
     """A column of a data file, raw as stored; fields as in `ir/core.py`'s `Column`. `shape` is that of one example."""
 
     name: str
@@ -201,8 +191,7 @@ class ColumnRecord:
     offset: int = 0
 
 
-@dataclass(frozen=True)
-class DataRecord:
+class DataRecord(NamedTuple):
     """A data declaration; `path` is the file's path in the bundle, the other fields are those of `ir/core.py`'s
     `Data`."""
 
@@ -217,8 +206,7 @@ class DataRecord:
     shuffle_seed: int = -1
 
 
-@dataclass(frozen=True)
-class TrainingRecord:
+class TrainingRecord(NamedTuple):
     """How long to train, and how often to checkpoint; fields as in `ir/core.py`'s `Training`."""
 
     data: str
@@ -228,8 +216,7 @@ class TrainingRecord:
     checkpoint_steps: int = 0
 
 
-@dataclass(frozen=True)
-class EvaluationRecord:
+class EvaluationRecord(NamedTuple):
     """`evaluate NAME on SPLIT`: programs `evaluate.NAME` per batch and `finish.NAME` once."""
 
     name: str
@@ -237,24 +224,21 @@ class EvaluationRecord:
     split: str
 
 
-@dataclass(frozen=True)
-class StrandRecord:
+class StrandRecord(NamedTuple):
     """Part of a system whose shards only roles on some `targets` own; `regions` are those in it that ask for it."""
 
     targets: tuple[str, ...]
     regions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class FileRecord:
+class FileRecord(NamedTuple):
     """A file of the bundle."""
 
     sha256: str
     bytes: int
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(NamedTuple):
     """All of a bundle but its files.
 
     identity   sha256 of the learning system: source, overrides, data (design §9)
@@ -280,7 +264,7 @@ class Manifest:
     solo: int = -1
     format: int = FORMAT
     bundle: str = ""
-    files: dict[str, FileRecord] = field(default_factory=dict[str, FileRecord])
+    files: Mapping[str, FileRecord] = NONE
 
     @property
     def shards(self) -> int:

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ WHEELS = tuple(f"{name}=={importlib.metadata.version(name)}" for name in NEEDED)
 GLIBC = (17, 26, 27, 28, 31, 34)  # glibc 2.x that wheels are made for
 RECIPE = 1  # counts what `_install` makes of them
 EMULATOR = "qemu-aarch64-static"
+KEPT = 30 * 24 * 3600  # seconds after its last use that an installation is kept
 PATIENCE = 600.0  # seconds after which what installs or runs is taken for hung
 
 
@@ -64,6 +66,10 @@ def _installed() -> Path:
                     work.rename(home)
                 finally:
                     shutil.rmtree(work, ignore_errors=True)
+                for other in caches.glob("aarch64-*"):  # of other versions
+                    if other.stat().st_mtime < time.time() - KEPT:
+                        shutil.rmtree(other, ignore_errors=True)
+            os.utime(home)
     except OSError as error:
         raise Unavailable(f"{caches}: {error.strerror or error}") from None
     return home

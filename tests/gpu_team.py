@@ -27,7 +27,7 @@ Actions = list[dict[str, Any]]
 def launches_in(actions: Iterable[Actions]) -> Iterator[dict[str, Any]]:
     for action in itertools.chain.from_iterable(actions):
         if "launch" in action:
-            yield action
+            yield from (*action.get("before", []), action)
         yield from launches_in([action.get("steps", [])])
 
 
@@ -46,6 +46,7 @@ class GpuTeam:
         self.driver = _driver(kernels, there)
         self.launches = code.launches
         self._places: dict[int, int] = {}
+        self._made: dict[int, list[int]] = {}  # rooms, by shards
 
     def run(self, symbol: str, role: Role) -> int:
         self._private = self._scratch(role)
@@ -80,13 +81,24 @@ class GpuTeam:
             self._places[start] = self.driver.allocate(int(role.table[4]) * most)
         return self._places[start]
 
+    def _rooms(self, role: Role) -> list[int]:
+        """Memory that lasts from a kernel's first launch to its last."""
+        if role.count not in self._made:
+            rooms = [[n * role.count for n, _ in a["rooms"]] for a in launches_in(self.launches.values())]
+            self._made[role.count] = [self.driver.allocate(max(1, *sizes)) for sizes in zip(*rooms, strict=True)]
+        return self._made[role.count]
+
     def _actions(self, actions: Actions, role: Role, outer: Sequence[int], inner: Sequence[int]) -> None:
         shards = role.count
         for action in actions:
             if "launch" in action:
+                self._actions(action.get("before", []), role, outer, inner)
                 threads, count, each, grows = action["grid"]
                 count *= shards if grows else 1
-                pointers = [self._there(role, int(role.table[16 + b])) for b in action["buffers"]]
+                pointers = [
+                    self._there(role, int(role.table[16 + b])) if b >= 0 else self._rooms(role)[-1 - b]
+                    for b in action["buffers"]
+                ]
                 indices = [*outer[: action["loops"] - len(inner)], *inner]
                 tail = [shards, role.first, self._place(role.merges)]
                 tiles = math.prod(size * (shards if grows else 1) for size, grows in action["tiles"])

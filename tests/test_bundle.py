@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,7 @@ def change(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
 def test_what_is_written_is_read_back(made: Path) -> None:
     bundle = read_bundle(made)
     expected = tiny.manifest((1, 3))
-    assert replace(bundle.manifest, files={}, bundle="") == expected
+    assert bundle.manifest._replace(files={}, bundle="") == expected
     assert bundle.role(1) == RoleRecord(1, 1, 1, 3)
     assert bundle.class_of(1).shards == 3
     assert set(bundle.manifest.files) == {"__main__.py", tiny.OBJECT, "data/points.npz"}
@@ -67,7 +66,7 @@ def test_the_same_content_has_the_same_identity(made: Path, tmp_path: Path) -> N
     files = {tiny.OBJECT: tiny.code(), "data/points.npz": tmp_path / "points.npz"}
     again = write_bundle(tmp_path / "again.bundle", manifest, files)
     assert again.manifest.bundle == read_bundle(made).manifest.bundle
-    other = write_bundle(tmp_path / "other.bundle", replace(manifest, seed=1), files)
+    other = write_bundle(tmp_path / "other.bundle", manifest._replace(seed=1), files)
     assert other.manifest.bundle != again.manifest.bundle
 
 
@@ -202,20 +201,20 @@ def test_links_that_lead_out_are_refused(own: Path) -> None:
 
 def refusals() -> dict[str, Manifest]:
     """Manifests whose numbers would lead a role astray."""
-    good = replace(tiny.manifest((1, 3)), files=FILES)
+    good = tiny.manifest((1, 3))._replace(files=FILES)
     step, first = good.programs["step"], good.classes[0]
     assert not isinstance(first, Withheld)
-    far = replace(first.plans["step"], offsets=(*first.plans["step"].offsets[:-1], first.arena))
-    moved = replace(first.plans["step"], offsets=(64, *first.plans["step"].offsets[1:]))
+    far = first.plans["step"]._replace(offsets=(*first.plans["step"].offsets[:-1], first.arena))
+    moved = first.plans["step"]._replace(offsets=(64, *first.plans["step"].offsets[1:]))
 
     def program(**changes: Any) -> Manifest:
-        return replace(good, programs={**good.programs, "step": replace(step, **changes)})
+        return good._replace(programs={**good.programs, "step": step._replace(**changes)})
 
     def planned(plan: Any) -> Manifest:
-        return replace(good, classes=(replace(first, plans={**first.plans, "step": plan}), *good.classes[1:]))
+        return good._replace(classes=(first._replace(plans={**first.plans, "step": plan}), *good.classes[1:]))
 
     def named(symbols: Any) -> Manifest:
-        return replace(good, classes=(replace(first, symbols=symbols), *good.classes[1:]))
+        return good._replace(classes=(first._replace(symbols=symbols), *good.classes[1:]))
 
     exchange, last = step.steps[1], step.steps[2]
     return {
@@ -224,21 +223,21 @@ def refusals() -> dict[str, Manifest]:
         "lacks the symbols of a program": named({}),
         "step: odd symbols of kernels": named({**first.symbols, "step": first.symbols["step"][1:]}),
         "finish.mean: odd symbols": named({**first.symbols, "finish.mean": ("no such",)}),
-        "lacks offsets": planned(replace(far, offsets=())),
-        "does not own the shards": replace(good, roles=(good.roles[0], replace(good.roles[1], first=2))),  # type: ignore[type-var]
-        "do not own all shards": replace(good, roles=good.roles[:1]),
-        "an exchange is odd": program(steps=(step.steps[0], replace(exchange, buffers=(0, 4)), last)),
-        "odd symbol": program(steps=(replace(last, symbol="no such"),)),
-        "unknown kind": program(steps=(replace(last, kind="launch"),)),
-        "a guard has no buffer": program(steps=(replace(last, guards=((99,),)),)),
-        "has no buffer": program(results=(replace(step.results[0], buffer=-1),)),
-        "must be a scalar": program(results=(replace(step.results[2], buffer=2),)),
-        "absurdly large": program(buffers=(*step.buffers[:-1], replace(step.buffers[-1], shape=(1 << 62,)))),
-        "is not the declared state": program(buffers=(replace(step.buffers[0], shape=(4,)), *step.buffers[1:])),
-        "negative extent": replace(good, states=(replace(good.states[0], shape=(-1,)), *good.states[1:])),
-        "does not cut": replace(good, grain=replace(good.grain, shards=3)),  # type: ignore[type-var]
-        "unknown split": replace(good, evaluations=(replace(good.evaluations[0], split="all"),)),
-        "sha256": replace(good, identity="me"),
+        "lacks offsets": planned(far._replace(offsets=())),
+        "does not own the shards": good._replace(roles=(good.roles[0], good.roles[1]._replace(first=2))),  # type: ignore[type-var]
+        "do not own all shards": good._replace(roles=good.roles[:1]),
+        "an exchange is odd": program(steps=(step.steps[0], exchange._replace(buffers=(0, 4)), last)),
+        "odd symbol": program(steps=(last._replace(symbol="no such"),)),
+        "unknown kind": program(steps=(last._replace(kind="launch"),)),
+        "a guard has no buffer": program(steps=(last._replace(guards=((99,),)),)),
+        "has no buffer": program(results=(step.results[0]._replace(buffer=-1),)),
+        "must be a scalar": program(results=(step.results[2]._replace(buffer=2),)),
+        "absurdly large": program(buffers=(*step.buffers[:-1], step.buffers[-1]._replace(shape=(1 << 62,)))),
+        "is not the declared state": program(buffers=(step.buffers[0]._replace(shape=(4,)), *step.buffers[1:])),
+        "negative extent": good._replace(states=(good.states[0]._replace(shape=(-1,)), *good.states[1:])),
+        "does not cut": good._replace(grain=good.grain._replace(shards=3)),  # type: ignore[type-var]
+        "unknown split": good._replace(evaluations=(good.evaluations[0]._replace(split="all"),)),
+        "sha256": good._replace(identity="me"),
     }
 
 

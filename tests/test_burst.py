@@ -6,7 +6,6 @@ import gc
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from alphac.runtime.training import Machine, Training, open_data
 Make = Callable[..., Machine]
 X = tiny.points()["x"]
 PLAIN = tiny.manifest().data["points"]
-IN_ORDER = replace(PLAIN, held_out=0.0, stratified_by="", shuffle_seed=-1)
+IN_ORDER = PLAIN._replace(held_out=0.0, stratified_by="", shuffle_seed=-1)
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def machine(tmp_path: Path) -> Iterator[Make]:
         x: np.ndarray = X, data: Any = PLAIN, column: ColumnRecord | None = None, threads: int = 1, **changes: Any
     ) -> Machine:
         if column is not None:
-            data = replace(data, columns=(column,))
+            data = data._replace(columns=(column,))
         held = data.held_out > 0
         changes = {"data": {"points": data}, **({} if held else {"evaluations": ()}), **changes}
         arrays = {"x": x, "label": tiny.points()["label"][: len(x)]}
@@ -104,15 +103,15 @@ WINDOW = ColumnRecord("x", "x", "f32", (3,), window=3, stride=2, offset=1)
 SOURCES: dict[str, dict[str, Any]] = {
     "shuffled": {},
     "in order": {"data": IN_ORDER},
-    "a tail held out": {"data": replace(IN_ORDER, held_out=0.25, split_kind="tail")},
-    "listed, in order": {"data": replace(PLAIN, shuffle_seed=-1)},
+    "a tail held out": {"data": IN_ORDER._replace(held_out=0.25, split_kind="tail")},
+    "listed, in order": {"data": PLAIN._replace(shuffle_seed=-1)},
     "converted": {"x": (8 * X).astype(np.int16)},
     "converted, in order": {"x": (8 * X).astype(np.int16), "data": IN_ORDER},
     "the other byte order": {"x": X.astype(">f4"), "data": IN_ORDER},
     "by columns": {"x": np.asfortranarray(X), "data": IN_ORDER},
     "windows that overlap": {"x": X.reshape(-1), "data": IN_ORDER, "column": WINDOW},
-    "windows side by side": {"x": X.reshape(-1), "data": IN_ORDER, "column": replace(WINDOW, stride=3)},
-    "shuffled windows": {"x": X.reshape(-1), "data": replace(PLAIN, stratified_by=""), "column": WINDOW},
+    "windows side by side": {"x": X.reshape(-1), "data": IN_ORDER, "column": WINDOW._replace(stride=3)},
+    "shuffled windows": {"x": X.reshape(-1), "data": PLAIN._replace(stratified_by=""), "column": WINDOW},
 }
 
 
@@ -160,7 +159,7 @@ def test_rows_side_by_side_are_used_where_they_lie(machine: Make, source: str, m
 def test_nothing_happens_inside_a_burst(machine: Make, lengths: Callable[[int], None]) -> None:
     """Evaluations and checkpoints come at their steps; every step is told."""
     lengths(1000)
-    record = replace(tiny.manifest().training, checkpoint_epochs=0, checkpoint_steps=3)  # type: ignore[type-var]
+    record = tiny.manifest().training._replace(checkpoint_epochs=0, checkpoint_steps=3)  # type: ignore[type-var]
     lines, _ = train(machine(training=record), 9)
     told = [line if isinstance(line, str) else f"{'step' if len(line[2]) else ''} {line[0]}" for line in lines
             if isinstance(line, str) or isinstance(line[2], dict)]  # fmt: skip

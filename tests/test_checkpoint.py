@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +21,7 @@ from alphac.runtime.errors import CheckpointRefused
 from alphac.runtime.records import StateRecord
 from alphac.runtime.tensors import Tensor, read_tensors, write_tensors
 
-SYSTEM = replace(
-    tiny.manifest(),
+SYSTEM = tiny.manifest()._replace(
     states=(
         StateRecord("n", "i64", (), "state"),
         StateRecord("h", "bf16", (2, 3), "optimizer"),
@@ -148,21 +146,21 @@ def test_damage_is_refused_before_anything_is_changed(store: DirectoryStore, dam
 def test_another_system_is_refused(store: DirectoryStore) -> None:
     store.publish(4, states())
     with pytest.raises(CheckpointRefused, match="of another system"):
-        restore(store.latest(), replace(SYSTEM, identity="cd" * 32), empty())
+        restore(store.latest(), SYSTEM._replace(identity="cd" * 32), empty())
     with pytest.raises(CheckpointRefused, match="of another system"):
-        restore(store.latest(), replace(SYSTEM, seed=1), empty())
-    moved = replace(SYSTEM, states=(replace(SYSTEM.states[0], name="m"), *SYSTEM.states[1:]))
+        restore(store.latest(), SYSTEM._replace(seed=1), empty())
+    moved = SYSTEM._replace(states=(SYSTEM.states[0]._replace(name="m"), *SYSTEM.states[1:]))
     with pytest.raises(CheckpointRefused, match=r"unknown state `n`|lacks state `m`"):
         restore(store.latest(), moved, empty())
     with pytest.raises(CheckpointRefused, match=r"state `w` is f32\[3\], not f32\[4\]"):
         n, h, w, mask = SYSTEM.states
-        wider = replace(SYSTEM, states=(n, h, replace(w, shape=(4,)), mask))
+        wider = SYSTEM._replace(states=(n, h, w._replace(shape=(4,)), mask))
         load_states(store.latest().path / "states.safetensors", wider)
 
 
 def test_another_bundle_of_the_same_system_may_restore(store: DirectoryStore) -> None:
     store.publish(4, states())
-    assert restore(store.latest(), replace(SYSTEM, bundle="ef" * 32), empty()) == 4
+    assert restore(store.latest(), SYSTEM._replace(bundle="ef" * 32), empty()) == 4
 
 
 def test_all_nans_count_as_one() -> None:

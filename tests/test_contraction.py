@@ -51,8 +51,38 @@ def drawn(source: random.Random) -> Function:
     "tile", [pytest.param(s, marks=() if s in QUICK else pytest.mark.slow, id=f"{s[0]}x{s[1]}") for s in SHAPES]
 )
 def test_every_register_tile_gives_the_same_bits(tile: tuple[int, int]):
-    source = random.Random(str(tile))
-    agrees(drawn(source), replace(host_target(), tile=tile), threads=2)
+    agrees(drawn(random.Random(str(tile))), replace(host_target(), tile=tile), threads=2)
+
+
+def strips(layout: str, tiles: int, inlined: bool) -> Function:
+    """Contractions with far more rows than terms, so that strips of columns are multiplied, some packed and some in
+    place: alone, and under a combine."""
+    draft = Draft()
+    for kind, m, n, k in (("alone", 37, 70, 9), ("aligned", 200, 64, 16), ("combine", 201, 83, 4)):
+        rows, columns = Dim("m", m * (tiles if kind == "alone" else 1)), Dim("n", n)
+        terms = Dim("k", SHARDS * k, SHARDS) if kind == "combine" else Dim("k", k)
+        if kind == "alone":
+            rows = Dim("m", SHARDS * rows.size, SHARDS)
+        left, right = (rows, terms) if layout[0] == "N" else (terms, rows), (terms, columns)
+        types = (TensorType(F32, left), TensorType(F32, right if layout[1] == "N" else right[::-1]))
+        operands = [draft.argument("column" if t.grain else "state", f"{kind}_{i}", t) for i, t in enumerate(types)]
+        if inlined:
+            operands = [draft.b("neg", x) for x in operands]
+        result = draft.b("contract", *operands, dims=(rows, columns))
+        if kind == "combine":
+            draft.result("output", kind, draft.b.combine(result))
+        else:
+            draft.result("output", kind, draft.b("abs", result) if inlined else result)
+    return draft.function()
+
+
+@pytest.mark.parametrize("inlined", [False, True])
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN"])
+@pytest.mark.parametrize("bytes_", [4 << 10, 384 << 10])
+def test_strips_of_columns(monkeypatch: pytest.MonkeyPatch, layout: str, inlined: bool, bytes_: int):
+    monkeypatch.setattr("alphac.backends.tiling.STRIP_BYTES", bytes_)
+    for threads in (1, 3):
+        agrees(strips(layout, 2, inlined), replace(host_target(), tile=(6, 1)), threads)
 
 
 def tall(terms: int) -> Function:

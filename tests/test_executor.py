@@ -136,7 +136,7 @@ def test_memory_is_aligned_and_zero(bundle: Bundle) -> None:
 
 
 def test_memory_that_the_host_lacks(bundle: Bundle) -> None:
-    record = replace(bundle.class_of(2), arena=1 << 46)
+    record = bundle.class_of(2)._replace(arena=1 << 46)
     with pytest.raises(OutOfMemory, match="cannot give") as caught:
         Executor(bundle, record, 0, 1)
     assert caught.value.exit_code == 16
@@ -145,10 +145,10 @@ def test_memory_that_the_host_lacks(bundle: Bundle) -> None:
 # ---------------------------------------------------------------------- code
 def test_a_missing_symbol_is_named(bundle: Bundle) -> None:
     program = bundle.manifest.programs["initialize"]
-    broken = replace(program, steps=(StepRecord("segment", "s_nothing"),))
+    broken = program._replace(steps=(StepRecord("segment", "s_nothing"),))
     programs = {**bundle.manifest.programs, "initialize": broken}
     with pytest.raises(KernelFailed, match="no function `s_nothing`") as caught:
-        Executor(replace(bundle, manifest=replace(bundle.manifest, programs=programs)), bundle.class_of(2), 0, 1)
+        Executor(replace(bundle, manifest=bundle.manifest._replace(programs=programs)), bundle.class_of(2), 0, 1)
     assert caught.value.exit_code == 18
 
 
@@ -352,8 +352,8 @@ def test_an_evaluation_counts_every_example_of_the_split_once(solo: Callable[...
 def test_a_total_starts_where_its_reduction_does(solo: Callable[..., Machine]) -> None:
     programs = tiny.programs()
     evaluate = programs["evaluate.mean"]
-    port = replace(evaluate.arguments[2], attributes={"start": "-inf"})
-    programs["evaluate.mean"] = replace(evaluate, arguments=(*evaluate.arguments[:2], port))
+    port = evaluate.arguments[2]._replace(attributes={"start": "-inf"})
+    programs["evaluate.mean"] = evaluate._replace(arguments=(*evaluate.arguments[:2], port))
     made = solo(programs=programs)
     made.initialize()
     assert made.evaluate(made.bundle.manifest.evaluations[0]) == -np.inf

@@ -13,14 +13,29 @@ from pathlib import Path
 import pytest
 import simulated
 from shipped import EVERYWHERE
-from test_kernels import CONTRACTIONS, REDUCTIONS, SPECIALS, Case, contracted, function_of, same_bits
+from test_kernels import (
+    BATCH,
+    CONTRACTIONS,
+    REDUCTIONS,
+    SPECIALS,
+    C,
+    Case,
+    H,
+    V,
+    W,
+    contracted,
+    function_of,
+    reduced,
+    same_bits,
+)  # fmt: skip
 
 from alphac.backends.emit import lower_programs
+from alphac.backends.gpu.split import split
 from alphac.backends.gpu.tiling import TERMS, tile
 from alphac.backends.registry import target, targets
 from alphac.ir.passes.project import schedule
 from alphac.ir.schedule import Program
-from alphac.ir.typesys import BF16, F32, F64, Dim, DType
+from alphac.ir.typesys import BF16, F32, F64, I64, Dim, DType
 from alphac.pipeline import differentiate, parse_and_elaborate, schedules, simplify
 from alphac.runtime.devices.gpu import Launch
 
@@ -38,6 +53,28 @@ LOOSE = re.compile(r"\b(?:mul|add|sub)\.f(?:32|64)\b|\.ftz|\.approx|\bmad\.f|div
 @pytest.mark.parametrize("shares", [pytest.param((8,), marks=pytest.mark.slow), (1, 2, 5)], ids=str)
 def test_every_form_has_the_oracles_bits(case: Case, shares: tuple[int, ...]):
     same_bits(function_of([case]), shares, name=simulated.simulated())
+
+
+FAR, OUTER = Dim("far", 300_000), Dim("outer", 19_000)
+PARTED = [  # and how many launches each is
+    (reduced(F32, (FAR,), ("far",)), 2),  # more leaves than a block folds at once
+    (reduced(BF16, (OUTER, C), ("outer",), "max"), 2),
+    (reduced(F64, (C, OUTER), ("outer",)), 2),
+    (reduced(F32, (BATCH, OUTER), ("batch", "outer"), combine="sum"), 3),  # leaves, their trees, the shards
+    (reduced(I64, (BATCH, OUTER, C), ("batch", "outer"), "min", "min"), 3),
+    (reduced(BF16, (BATCH, H), ("batch", "h"), combine="sum"), 2),
+    (contracted(F32, (BATCH, W), (BATCH, V), (W, V), combine=True), 2),
+    (contracted(BF16, (BATCH, W), (BATCH, V), (W, V), combine=True), 2),
+]
+
+
+@simulates
+@pytest.mark.parametrize(("case", "launches"), PARTED, ids=str)
+def test_what_few_blocks_would_make_is_made_in_parts(case: Case, launches: int):
+    program = schedule(function_of([case]), streams=False)
+    (kernel,) = program.kernels()
+    assert len(split(kernel, simulated.simulated())) == launches
+    same_bits(function_of([case]), (1, 2, 5), name=simulated.simulated())
 
 
 @simulates

@@ -402,9 +402,11 @@ def test_tilings_fit(name: str, rows: int, columns: int, terms: int, packed: tup
     there = target(name)
     tile = register_tile(rows, columns, rows, 4, there)
     assert tile.rows * tile.vectors + tile.vectors + 1 <= there.registers
-    plan = tiling(rows, terms, 9, 4, tile, packed)
+    plan = tiling(rows, columns, terms, 9, 4, tile, packed)
     assert plan.rows % tile.rows == 0
-    assert plan.terms % 256 == 0
+    assert plan.terms % (16 if plan.whole else 256) == 0
+    assert plan.strip <= -(-columns // tile.columns)
+    assert plan.strip <= 1 or 4 * plan.strip * tile.columns * plan.terms <= 512 << 10
     assert 4 * plan.slots * plan.slot <= 512 << 10
     if any(packed):
         assert 4 * plan.terms * (plan.rows + tile.columns) <= 8 << 20

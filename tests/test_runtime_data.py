@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +186,7 @@ def dataset(tmp_path: Path, labels: Sequence[int] | np.ndarray = LABEL, **change
     labels = np.asarray(labels)
     np.savez(tmp_path / "d.npz", x=np.arange(2 * len(labels), dtype=np.float32).reshape(-1, 2), label=labels)
     columns = (ColumnRecord("x", "x", "f32", (2,)), ColumnRecord("label", "label", "i64", ()))
-    return Dataset(replace(DataRecord("d", "d.npz", "npz", columns), **changes), tmp_path / "d.npz")
+    return Dataset(DataRecord("d", "d.npz", "npz", columns)._replace(**changes), tmp_path / "d.npz")
 
 
 def listed(data: Dataset, name: str) -> list[int]:
@@ -252,7 +251,7 @@ def test_sampling_draws_without_replacement(tmp_path: Path) -> None:
     data.sample(port, out)
     assert sorted(out.tolist()) == listed(data, "train")
     with pytest.raises(DataRefused, match="21 examples cannot be drawn"):
-        data.sample(replace(port, attributes={"count": 21, "seed": 3}), np.zeros(21, np.int64))
+        data.sample(port._replace(attributes={"count": 21, "seed": 3}), np.zeros(21, np.int64))
 
 
 # ---------------------------------------------------------------------- batches

@@ -11,7 +11,6 @@ Kernels are Numba text for `alphac.backends.compile`, segments are LLVM text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -311,7 +310,7 @@ def manifest(shares: tuple[int, ...] = (4,), **changes: Any) -> b.Manifest:
         ),
         solo=sizes.index(SHARDS),
     )
-    return replace(made, **changes)
+    return made._replace(**changes)
 
 
 def write(

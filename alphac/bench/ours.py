@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,10 +33,8 @@ def open_endless(path: Path) -> Bundle:
         raise BundleRefused(
             f"{path} has no role that owns all shards", help="measure the bundle, not an extracted role"
         )
-    training = dataclasses.replace(
-        manifest.training, steps=ENDLESS, epochs=0, checkpoint_steps=0, checkpoint_epochs=0
-    )  # fmt: skip
-    return Bundle(bundle.path, dataclasses.replace(manifest, training=training, evaluations=()))
+    training = manifest.training._replace(steps=ENDLESS, epochs=0, checkpoint_steps=0, checkpoint_epochs=0)
+    return Bundle(bundle.path, manifest._replace(training=training, evaluations=()))
 
 
 def open_machine(bundle: Bundle, threads: int, load: Load | None = None) -> tuple[Machine, float]:

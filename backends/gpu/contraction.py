@@ -2,9 +2,9 @@
 
 A block of 16 by 16 threads makes a tile of the result, of which a thread holds up to 8 by 8 elements in registers:
 
-    for every leaf, 16 terms at a time      both operands' parts, of the tile's rows and of its columns, are pulled into
-                                            the block's memory (twice, in turn, so that one barrier is enough); every
-                                            thread multiplies and adds
+    for every leaf, 16 terms at a time      both operands' parts, of the tile's rows and of its columns, are put into
+                                            the block's memory (twice, in turn, so that one barrier is enough), the
+                                            next ones are asked for; every thread multiplies and adds
     behind every leaf                       its sums are merged with those that wait in local memory, as the tree says
     epilogue                                the stored values
 
@@ -261,13 +261,20 @@ class _Contraction:
         them."""
         frame, source = self.frame, self.source
         skip = shard * self.terms if self.grain is not None else number(0)
+        pulls = [
+            _Pull(self, side, batch, start, array, pitch)
+            for side, start, array, pitch in zip(
+                (self.rows, self.columns), starts, self.parts, self.pitches, strict=True
+            )
+        ]
+        for pull in pulls:
+            pull.fetch(skip, number(0))
         with frame.loop("l", number(0), number(self.leaves), self.leaves) as leaf:
             source.line(f"tile_clear({self.acc.name})")
             first = leaf * LEAF
-            terms = frame.least(number(self.terms) - first, LEAF)
-            steps = (terms + (TERMS - 1)) // TERMS
+            steps = (frame.least(number(self.terms) - first, LEAF) + (TERMS - 1)) // TERMS
             with frame.loop("k", number(0), steps, LEAF // TERMS) as step:
-                self._step(batch, starts, skip + first + step * TERMS, terms - step * TERMS)
+                self._step(pulls, skip, first + step * TERMS)
             text = source.index(leaf)
             depth = source.name("d")
             waiting = "0" if self.leaves == 1 else f"popcount({text})"
@@ -281,52 +288,82 @@ class _Contraction:
                     source.line(f"tile_merge({self.acc.name}, {self.stack.name}, {depth})")
             source.line(f"tile_push({self.acc.name}, {self.stack.name}, {depth})")
 
-    def _step(self, batch: Index, starts: tuple[Affine, Affine], first: Affine, left: Affine) -> None:
-        """Some terms, from the flat summed index `first` on, of which `left` are left in the leaf."""
+    def _step(self, pulls: list[_Pull], skip: Affine, at: Affine) -> None:
+        """Multiply some terms, from the shard's term `at` on, while the next are on their way."""
         frame, source = self.frame, self.source
         turn = symbol("turn", source.level, 0, 1)
-        offsets: list[str] = []
-        count = frame.least(left, TERMS)
-        for side, array, pitch, start in zip((self.rows, self.columns), self.parts, self.pitches, starts, strict=True):
-            at = turn * (TERMS * pitch)
-            self._fill(side, array, at, pitch, batch, start, first, count)
-            offsets.append(source.index(at))
+        offsets = [source.index(pull.keep(skip, at, turn)) for pull in pulls]
         frame.barrier()
+        if self.terms > TERMS and any(pull.ahead for pull in pulls):
+            with source.block(f"if {source.index(at)} < {self.terms - TERMS}:"):
+                following = frame.variable(at + TERMS, self.terms)
+                for pull in pulls:
+                    pull.fetch(skip, following)
         (a, b), (pa, pb) = self.parts, self.pitches
         source.line(
             f"tile_multiply({self.acc.name}, {a.name}, {offsets[0]}, {b.name}, {offsets[1]}, {pa}, {pb}, ty, tx,"
-            f" {source.index(count)})"
+            f" {source.index(self.count(at))})"
         )
         source.line("turn = 1 - turn")
 
-    def _fill(
-        self,
-        side: _Side,
-        array: Shared,
-        at: Affine,
-        pitch: int,
-        batch: Index,
-        start: Affine,
-        first: Affine,
-        count: Affine,
+    def count(self, at: Affine) -> Affine:
+        """How many terms are multiplied together from the shard's term `at` on."""
+        whole = self.terms % TERMS == 0
+        return number(TERMS) if whole else self.frame.least(number(self.terms) - at, TERMS)
+
+
+class _Pull:
+    """One operand's part for a tile's rows (or columns) from `start` on: `TERMS` terms at a time go into the block's
+    memory, neighbours in memory by neighbours. What is just loaded is `ahead`: on its way to this thread's registers
+    while the terms before it are multiplied; what is computed as well would wait for what it loads there and then."""
+
+    def __init__(
+        self, whole: _Contraction, side: _Side, batch: Index, start: Affine, array: Shared, pitch: int
     ) -> None:
-        """Pull one operand's part for the tile's rows (or columns) from `start` on and `count` terms, neighbours in
-        memory by neighbours."""
-        frame = self.frame
-        turns = side.tile * TERMS // THREADS
-        with frame.loop("u", number(0), number(turns), turns) as u:
-            flat = u * THREADS + frame.own
-            if self._along_terms(side, batch):
-                x, k = flat // TERMS, flat % TERMS
-            else:
-                x, k = flat % side.tile, flat // side.tile
-            span = size(side.axes)
-            free = self._clamped(start + x, side.high, span, span % side.tile == 0 and not _cut(side))
-            term = first + self._clamped(k, count, TERMS, count == number(TERMS))
-            index = {**batch, **named(side.axes, free), **named(self.summed, term)}
-            value = frame.value(side.operand, {n: index[n] for n in side.operand.type.names})
-            text = frame.k.text(frame.k.cast(value, self.dtype))
-            frame.source.line(f"{array.name}[{frame.source.index(at + k * pitch + x)}] = {text}")
+        self.whole, self.frame, self.source = whole, whole.frame, whole.source
+        self.side, self.batch, self.start, self.array, self.pitch = side, batch, start, array, pitch
+        self.turns = side.tile * TERMS // THREADS
+        self.along_terms = self._along_terms()
+        self.ahead = self.frame.place(side.operand, self._index(number(0), number(0))) is not None
+        self.registers = [self.source.name("v") for _ in range(self.turns if self.ahead else 0)]
+
+    def fetch(self, skip: Affine, at: Affine) -> None:
+        """Load the terms from the shard's term `at` on, if that is done ahead."""
+        for u, register in enumerate(self.registers):
+            x, k = self._mine(number(u))
+            self.source.line(f"{register} = {self._element(x, k, skip, at)}")
+
+    def keep(self, skip: Affine, at: Affine, turn: Affine) -> Affine:
+        """Put the terms from `at` on into the block's memory; where they are."""
+        frame, place = self.frame, turn * (TERMS * self.pitch)
+        for u, register in enumerate(self.registers):
+            x, k = self._mine(number(u))
+            self.source.line(f"{self.array.name}[{self.source.index(place + k * self.pitch + x)}] = {register}")
+        if not self.ahead:
+            with frame.loop("u", number(0), number(self.turns), self.turns) as u:
+                x, k = self._mine(u)
+                text = self._element(x, k, skip, at)
+                self.source.line(f"{self.array.name}[{self.source.index(place + k * self.pitch + x)}] = {text}")
+        return place
+
+    def _mine(self, u: Affine) -> tuple[Affine, Affine]:
+        """Which row (or column) of the tile and which term this thread pulls in its turn u."""
+        flat = u * THREADS + self.frame.own
+        if self.along_terms:
+            return flat // TERMS, flat % TERMS
+        return flat % self.side.tile, flat // self.side.tile
+
+    def _element(self, x: Affine, k: Affine, skip: Affine, at: Affine) -> str:
+        side, count = self.side, self.whole.count(at)
+        span = size(side.axes)
+        free = self._clamped(self.start + x, side.high, span, span % side.tile == 0 and not _cut(side))
+        term = skip + at + self._clamped(k, count, TERMS, count == number(TERMS))
+        value = self.frame.value(side.operand, self._index(free, term))
+        return self.frame.k.text(self.frame.k.cast(value, self.whole.dtype))
+
+    def _index(self, free: Affine, term: Affine) -> Index:
+        index = {**self.batch, **named(self.side.axes, free), **named(self.whole.summed, term)}
+        return {n: index[n] for n in self.side.operand.type.names}
 
     def _clamped(self, form: Affine, end: Affine, bound: int, whole: bool) -> Affine:
         """The form, or the last index before `end`, which is at most `bound`; the form itself if it is `whole`."""
@@ -337,19 +374,19 @@ class _Contraction:
         source.line(f"{name} = minimum({source.index(form)}, {source.index(end - 1)})")
         return symbol(name, source.level, 0, bound - 1)
 
-    def _along_terms(self, side: _Side, batch: Index) -> bool:
+    def _along_terms(self) -> bool:
         """Whether most of what an operand is made of lies contiguous along the summed axes rather than the free
         ones."""
-        level = self.source.level + 1
-        parts: tuple[Axes, Axes] = (side.axes, self.summed)
+        level, operand = self.source.level + 1, self.side.operand
+        parts: tuple[Axes, Axes] = (self.side.axes, self.whole.summed)
         symbols = [[Symbol(f"x{i}_{d.name}", level, 0, d.size - 1) for d in part] for i, part in enumerate(parts)]
-        index = dict(batch)
+        index = dict(self.batch)
         for part, names in zip(parts, symbols, strict=True):
             index |= {d.name: Affine(((s, 1),)) for d, s in zip(part, names, strict=True)}
         inner = [next((s for s in reversed(part) if s.high > 0), None) for part in symbols]
         votes = 0
-        wanted = {n: index[n] for n in side.operand.type.names}
-        for value, flat in self.frame.loaded(side.operand, wanted, level):
+        wanted = {n: index[n] for n in operand.type.names}
+        for value, flat in self.frame.loaded(operand, wanted, level):
             strides = [abs(flat.coefficient(s) or 0) if s is not None else 0 for s in inner]
             votes += value.type.size * ((strides[1] == 1) - (strides[0] == 1))
         return votes > 0

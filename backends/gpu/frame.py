@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from alphac.backends.evaluation import PARAMETERS, VARIABLES, Axes, Body, Frame, Index, named, owned, size
 from alphac.backends.gpu import THREADS
 from alphac.backends.gpu.intrinsics import FUNCTIONS, tile_functions
-from alphac.backends.indexing import Affine, symbol
+from alphac.backends.indexing import Affine, number, symbol
 from alphac.backends.printer import Handle, register, stored
 from alphac.backends.target import Grid, Target
 from alphac.ir.schedule import Kernel
 from alphac.ir.typesys import BF16, F32, DType
 
 MANY = 1 << 31
-NAMES = ("own", "block", "blocks", "result", "inside", "task", "lane", "leaf", "tx", "ty", "turn")
-NAMES = (*NAMES, "lane_sums", "leaf_sums", "row_tile", "column_tile", *tile_functions(1, 1))
+NAMES = ("own", "block", "blocks", "result", "inside", "task", "lane", "leaf", "tx", "ty", "turn", "tag")
+NAMES = (*NAMES, "lane_sums", "leaf_sums", "row_tile", "column_tile", "found", "some", *tile_functions(1, 1))
 ARGUMENTS = PARAMETERS[:3]  # shards, first, merges: the others are a thread's own business
 
 
@@ -104,7 +104,7 @@ class GpuFrame(Frame):
         name = source.name("e")
         with source.block(f"for {name} in range(block, {tiles}, blocks):"):
             tile = symbol(name, source.level, 0, total // count)
-            at = low + tile * count + symbol("result", 0, 0, count - 1)
+            at = low + tile * count + (symbol("result", 0, 0, count - 1) if count > 1 else number(0))
             source.line(f"inside = {source.index(at)} < {source.index(high)}")
             last = source.index(high - 1)
             source.line(f"task = minimum({source.index(at)}, {last})")

@@ -1,9 +1,10 @@
 """Lowering for a GPU: one kernel of a schedule becomes Numba source for one thread of a grid.
 
 map        a thread for every element                                  here
-reduce     16 threads for the lanes of a leaf                          reduction.py
+reduce     16 threads for the lanes of a leaf                          reduction.py, leaves.py
 contract   a block for a tile of the result                            contraction.py
-special    a thread for every pass, or for every entry of a table      ../special.py
+scatter    a block for a row of the table                             scatter.py
+special    a thread for every pass                                     ../special.py
 combine    what makes the partials, shard after shard
 """
 
@@ -12,12 +13,14 @@ from __future__ import annotations
 import hashlib
 
 from alphac.backends.evaluation import physical
+from alphac.backends.gpu import leaves
 from alphac.backends.gpu.contraction import emit_contract
 from alphac.backends.gpu.frame import ARGUMENTS, GpuFrame
 from alphac.backends.gpu.reduction import Block, reduction
+from alphac.backends.gpu.scatter import scatter
 from alphac.backends.kernels import TYPES, absorbed, describe, plain
-from alphac.backends.reduction import Partials, Read, combine_partials, store_partials
-from alphac.backends.special import Scatter, emit_special
+from alphac.backends.reduction import Elements, Partials, Read, combine_partials, store_partials
+from alphac.backends.special import emit_special
 from alphac.backends.target import KernelSource, Target
 from alphac.backends.vector import SCALARS
 from alphac.ir.core import Op
@@ -41,7 +44,9 @@ def lower(kernel: Kernel, target: Target) -> KernelSource:
             emit_contract(frame, inner, anchor)
         else:
             combine_partials(frame, anchor, _partials(frame, anchor, inner))
-    elif definition(anchor).shape == "reduce":
+    elif kernel.stores[0][1].buffer.role == leaves.ROLE:
+        leaves.emit_leaves(frame, anchor)
+    elif definition(anchor).shape == "reduce" or anchor.name == "scatter_add":
         store_partials(frame, anchor, _partials(frame, anchor, anchor))
     else:
         emit_special(frame, anchor)
@@ -53,7 +58,9 @@ def _partials(frame: GpuFrame, anchor: Op, inner: Op | None) -> Partials:
     if inner is None:
         return Read(frame, anchor)
     if definition(inner).shape != "reduce":
-        return Scatter(frame, inner, combined=True)
+        return scatter(frame, inner, combined=inner is not anchor)
+    if inner.result in frame.kernel.reads:
+        return leaves.Tree(frame, Elements(frame, inner, combined=False))
     made = reduction(frame, inner, combined=inner is not anchor)
     if isinstance(made, Block):
         made.prepare()

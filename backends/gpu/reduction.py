@@ -31,15 +31,16 @@ def reduction(frame: GpuFrame, op: Op, combined: bool) -> Partials:
     terms = Elements(frame, op, combined)
     if terms.count <= SHORT:
         return Alone(frame, terms)
-    return Block(frame, terms)
+    few = size(terms.axes) < ENOUGH and terms.leaves > 1
+    return Block(frame, terms, min(GROUPS, 1 << (terms.leaves - 1).bit_length()) if few else 1)
 
 
-class _Stack:
+class Stack:
     """The partial sums of leaves that wait for each other, in local memory."""
 
-    def __init__(self, frame: GpuFrame, terms: Terms) -> None:
-        self.frame, self.terms = frame, terms
-        self.array = frame.array("part", terms.accumulator, terms.slots())
+    def __init__(self, frame: GpuFrame, terms: Terms, leaves: int) -> None:
+        self.frame, self.terms, self.leaves = frame, terms, leaves
+        self.array = frame.array("part", terms.accumulator, leaves.bit_length() + 1)
         self.depth = ""
 
     def clear(self) -> None:
@@ -51,7 +52,7 @@ class _Stack:
         """The next leaf's sum, merged with those before it as the tree says."""
         frame, source = self.frame, self.frame.source
         frame.put(self.array, self._here(), sum_)
-        with source.block(f"for _ in range(merges_after({source.index(leaf)}, {self.terms.leaves})):"):
+        with source.block(f"for _ in range(merges_after({source.index(leaf)}, {self.leaves})):"):
             source.line(f"{self.depth} -= 1")
             here = self._here()
             left, right = (frame.scratch_element(self.array, i) for i in (here, here + 1))
@@ -76,7 +77,7 @@ class Alone:
         self.weight = terms.count
         self.used = min(terms.lanes, terms.count)
         self.lanes: Array | None = None
-        self.stack: _Stack | None = None
+        self.stack: Stack | None = None
 
     def each(self, task: Index, body: Callable[[Index], None]) -> None:
         body(task)
@@ -85,7 +86,7 @@ class Alone:
         frame, terms = self.frame, self.terms
         if self.lanes is None:
             self.lanes = frame.array("lanes", terms.accumulator, self.used)
-            self.stack = _Stack(frame, terms) if terms.leaves > 1 else None
+            self.stack = Stack(frame, terms, terms.leaves) if terms.leaves > 1 else None
         stack = self.stack
         if stack is None:
             emit(task, terms.rounded(self._leaf(task, shard, number(0))))
@@ -119,20 +120,18 @@ def folded(terms: Terms, lanes: list[Handle]) -> Handle:
 
 
 class Block:
-    """A block makes some results: every thread is one lane of a leaf."""
+    """A block makes some results, of so many of their leaves at a time: every thread is one lane of a leaf."""
 
-    def __init__(self, frame: GpuFrame, terms: Elements) -> None:
+    def __init__(self, frame: GpuFrame, terms: Elements, leaves: int) -> None:
         self.frame, self.terms = frame, terms
         self.tasks = terms.axes
         self.weight = terms.count
-        few = size(terms.axes) < ENOUGH and terms.leaves > 1
-        self.leaves = min(GROUPS, 1 << (terms.leaves - 1).bit_length()) if few else 1
-        self.results = GROUPS // self.leaves
+        self.leaves, self.results = leaves, GROUPS // leaves
         frame.together = self.results
         self.pitch = LANES + 1  # so that the threads that fold read different banks
         self.lanes: Shared | None = None
         self.sums: Shared | None = None
-        self.stack: _Stack | None = None
+        self.stack: Stack | None = None
 
     def each(self, task: Index, body: Callable[[Index], None]) -> None:
         with self.frame.source.block(self._leader("inside")):
@@ -154,20 +153,15 @@ class Block:
         source.line(f"result = {source.index(group % self.results)}")
         source.line(f"leaf = {source.index(group // self.results)}")
         self.lanes = frame.shared_array("lane_sums", terms.accumulator, GROUPS * self.pitch)
-        if terms.leaves > 1:
-            self.stack = _Stack(frame, terms)
         if self.leaves > 1:
             self.sums = frame.shared_array("leaf_sums", terms.accumulator, GROUPS)
 
     def run(self, task: Index, shard: Affine | None, emit: Emit) -> None:
         frame, terms, source = self.frame, self.terms, self.frame.source
-        stack = self.stack
-        if stack is None:
-            self._leaf(task, shard, number(0))
-            with source.block("if (lane == 0) & inside:"):
-                emit(task, terms.rounded(self._folded()))
-            frame.barrier()
+        if terms.leaves == 1:
+            self.single(task, shard, number(0), lambda index, sum_: emit(index, terms.rounded(sum_)))
             return
+        stack = self.stack = self.stack or Stack(frame, terms, terms.leaves)
         stack.clear()
         turns = -(-terms.leaves // self.leaves)
         with frame.loop("l", number(0), number(turns), turns) as turn:
@@ -182,7 +176,15 @@ class Block:
         with source.block(self._leader("inside")):
             emit(task, terms.rounded(stack.sum()))
 
-    def _several(self, turn: Affine, stack: _Stack, sums: Shared) -> None:
+    def single(self, task: Index, shard: Affine | None, first: Affine, emit: Emit) -> None:
+        """The sum of the one leaf that begins at `first`."""
+        frame = self.frame
+        self._leaf(task, shard, first)
+        with frame.source.block("if (lane == 0) & inside:"):
+            emit(task, self._folded())
+        frame.barrier()
+
+    def _several(self, turn: Affine, stack: Stack, sums: Shared) -> None:
         """The sums of several leaves of a result, pushed one after the other by its first thread."""
         frame, terms, source = self.frame, self.terms, self.frame.source
         group = self._symbol("leaf", self.leaves) + self._symbol("result", self.results) * self.leaves

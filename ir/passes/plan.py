@@ -22,6 +22,7 @@ from alphac.ir.schedule import subtrees
 
 EXECUTABLE = ("data", "regions")
 KINDS = ("data", "sharded", "pipeline", "tensor")  # of systems all of whose roles may run all of it
+RUNTIME = 8 << 20  # bytes: the linker and the runtime's objects, and the last of the arena's huge pages
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ class Pricer:
             system.message * (1 if k else 2 + sum(map(sum, pieces))) * (len(owned) > 1) for k in range(len(owned))
         ]
         memory = [
-            system.arena(own) + system.scratch * e.threads + system.data + more
+            system.arena(own) + system.scratch * e.threads + system.data + more + RUNTIME
             for e, own, more in zip(endpoints, owned, arrived, strict=True)
         ]
         lacking = self._lacking(endpoints, memory)
@@ -213,8 +214,8 @@ class Pricer:
 
     # ------------------------------------------------------------------ memory and links
     def role_memory(self, owners: Sequence[Owner], role: int, pieces: Sequence[int], sharded: bool = False) -> int:
-        """Bytes at the peak: arena, but for subtrees that its range does not make; threads' scratch; data; and what
-        lies in communication buffers."""
+        """Bytes at the peak: arena, but for subtrees that its range does not make; threads' scratch; data; what lies in
+        communication buffers; and what the runtime itself takes."""
         system, (endpoint, shards) = self.system, owners[role]
         spared = system.optimizer * (len(owners) - 1) // len(owners) if sharded else 0
         arrived = 0
@@ -222,7 +223,7 @@ class Pricer:
             # The root keeps all contributions until they are put together, in a tree of temporaries.
             arrived = system.message * (sum(pieces[1:]) + 2) if role == 0 and not sharded else system.message
         spared += system.nodes * (slots(shards) - pieces[role])  # never touched
-        return system.arena(shards) - spared + system.scratch * endpoint.threads + system.data + arrived
+        return system.arena(shards) - spared + system.scratch * endpoint.threads + system.data + arrived + RUNTIME
 
     def _links(self, endpoints: Sequence[Endpoint], all_pairs: bool) -> list[Link] | Misfit:
         """From the first to each other endpoint, or of every pair."""

@@ -87,6 +87,7 @@ class GpuDevice:
         owned = max(record.owned)
         most = max((_iterations(action, owned) for action in launches if action["tiles"]), default=1)
         self.scratch = self.driver.allocate(max(self.scratch_bytes * most, 1))
+        self.rooms = [self.driver.allocate(max(1, size)) for size in _rooms(launches, owned)]
         self.merges = [self._merges(k, count) for k, count in enumerate(record.owned)]
         self.offsets = {name: record.plans[name].offsets for name in manifest.programs}
         self._states = {  # of every state, its view on the host and its place here
@@ -180,7 +181,9 @@ class GpuDevice:
         return self.place(program, buffer), self.arena.view(program.buffers[buffer], offset)
 
     def place(self, program: ProgramRecord, buffer: int) -> int:
-        """The address of a buffer."""
+        """The address of a buffer, or of a room."""
+        if buffer < 0:
+            return self.rooms[-1 - buffer]
         base = self.scratch if program.buffers[buffer].role == "private" else self.base
         return base + self.offsets[program.name][buffer]
 
@@ -234,7 +237,8 @@ class _Segment:
         tiles = indices[action["loops"] :]
         first = [self.tail[1] * size if grows else 0 for size, grows in action["tiles"]]
         if list(tiles) == first:
-            self.device.driver.launch(self._launch(action, indices[: action["loops"]]))
+            for launch in self._launches(action, indices[: action["loops"]]):
+                self.device.driver.launch(launch)
 
     # ------------------------------------------------------------------ what to do
     def _sequence(self, actions: list[Action], depth: int) -> Run:
@@ -267,7 +271,7 @@ class _Segment:
     def _expanded(self, action: Action, inner: tuple[int, ...]) -> list[Launch] | None:
         """The launches of an action whose loops are `inner`; None if there are others, or guards."""
         if "launch" in action:
-            return [self._launch(action, inner)] if action["loops"] == len(inner) else None
+            return self._launches(action, inner) if action["loops"] == len(inner) else None
         if "guard" in action:
             return None
         found: list[Launch] = []
@@ -285,7 +289,8 @@ class _Segment:
 
             def launch(indices: list[int]) -> int:
                 outer = indices[: loops - depth]
-                driver.launch(self._launch(action, (*outer, *indices[len(indices) - depth :])))
+                for each in self._launches(action, (*outer, *indices[len(indices) - depth :])):
+                    driver.launch(each)
                 return 0
 
             return launch
@@ -301,6 +306,10 @@ class _Segment:
             return 0
 
         return repeat
+
+    def _launches(self, action: Action, indices: Sequence[int]) -> list[Launch]:
+        """Of a kernel: what makes its parts, and it."""
+        return [self._launch(each, indices) for each in _with_parts([action])]
 
     def _launch(self, action: Action, indices: Sequence[int]) -> Launch:
         device, shards = self.device, self.tail[0]
@@ -345,6 +354,17 @@ def _launches(actions: Sequence[Action]) -> Iterator[Action]:
         if "launch" in action:
             yield action
         yield from _launches(action.get("steps", ()))
+
+
+def _rooms(launches: Sequence[Action], shards: int) -> list[int]:
+    """The bytes of every room: a launch's buffers -1, -2 and so on, which last until its kernel's last launch."""
+    needed = [[size * shards if grows else size for size, grows in a["rooms"]] for a in _with_parts(launches)]
+    return [max(sizes) for sizes in zip(*needed, strict=True)]
+
+
+def _with_parts(launches: Sequence[Action]) -> Iterator[Action]:
+    for action in launches:
+        yield from (*action["before"], action)
 
 
 def _turns(action: Action) -> range:
