@@ -1,10 +1,10 @@
 """`alphac calibrate`: what an endpoint of this machine takes for each unit of work, and its loopback for an exchange.
 
-Generic systems (dense layers of several sizes, with elementwise code, reductions and updates) are compiled for the
-endpoint's target, and each of their kernels is timed where it runs, in the step. Rates are the non-negative solution
-of least relative error of `seconds = work · rates` over all kernels (`ir/passes/work.py` counts the work). Then two
-roles on this machine exchange values of several sizes over the transport that runs use, and train the smallest system
-together. What is predicted later is never among what is measured.
+Generic systems (`generic.py`) are compiled for the endpoint's target, and each of their kernels is timed where it runs,
+in the step. Rates are the non-negative solution of `seconds = work · rates` over all kernels (`ir/passes/work.py`
+counts the work) with the least squares, what a kernel takes of its step being its weight, so that sums come out right.
+Then two roles on this machine exchange values of several sizes over the transport that runs use, and train the smallest
+system together. What is predicted later is never among what is measured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -27,61 +27,22 @@ from alphac.backends.registry import target
 from alphac.bench.contest import ask_once, on_cores
 from alphac.bench.instrument import instrument
 from alphac.bench.worker import INSTRUMENTED, Spec
-from alphac.ir.fleet import CACHED, Endpoint, Fleet, Host, Link, Rates
+from alphac.generic import STEPS, SYSTEMS, write_system
+from alphac.ir.fleet import Endpoint, Fleet, Host, Link, Rates
 from alphac.ir.passes.plan import Pricer, System
-from alphac.ir.passes.survey import survey
+from alphac.ir.passes.survey import shuffle_rounds, survey
 from alphac.ir.passes.work import KernelWork, work_of
 from alphac.ir.text_parse import parse_module
 from alphac.loopback import Exchanges, measure_exchanges
 from alphac.runtime.bundle import read_bundle
 from alphac.runtime.events import Event, Step
 from alphac.runtime.launch.local import run_local
+from alphac.runtime.shuffle import permute
 
-SOURCE = """system calibration
-dim inputs = {inputs}, hidden = {hidden}, classes = {classes}, batch = {batch}
-grain {grain} of batch
-
-data points from "points.npz" {{
-    x: f32[inputs] = x
-    label: i32[]   = label
-}}
-
-param w1: f32[inputs, hidden] = glorot
-param w2: f32[hidden, classes] = glorot
-param b, scale, shift: f32[hidden] = 0.5
-
-region logits(x: f32[batch, inputs]) -> f32[batch, classes] {{
-    layer_norm({activation}(x @ w1 + b), scale, shift) @ w2
-}}
-
-learn logits.* with adam(1e-3) minimizing {{ mean(cross_entropy(logits(x), label)) }}
-
-train on points for {steps} steps
-"""
-STEPS = 400  # that two roles train together
-NOISE = 2e-6  # seconds: kernels shorter than that say little
+SMALL = 0.02  # of a step: kernels that take less say little
 
 
-@dataclass(frozen=True)
-class Size:
-    """One of the generic systems."""
-
-    inputs: int
-    hidden: int
-    classes: int
-    batch: int
-    grain: int
-    activation: str
-
-
-SIZES = (
-    Size(32, 64, 16, 64, 8, "relu"),
-    Size(64, 256, 32, 512, 32, "tanh"),
-    Size(784, 512, 10, 128, 16, "relu"),
-    Size(256, 1024, 256, 256, 16, "gelu"),
-    Size(1024, 1024, 512, 128, 8, "silu"),
-)
-Timed = tuple[KernelWork, int, float]  # a kernel, the shards it ran on, seconds in a step
+Timed = tuple[KernelWork, int, float, float]  # a kernel, the shards it ran on, seconds of it and of the whole step
 Tell = Callable[[str], None]
 
 
@@ -91,29 +52,17 @@ def calibrate(endpoint: Endpoint, target_name: str, tell: Tell) -> tuple[Rates, 
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         timed: list[Timed] = []
-        for number, size in enumerate(SIZES):
-            tell(f"kernels {number + 1} of {len(SIZES)}")
-            timed += time_kernels(write_system(size, directory / str(number)), target_name, endpoint.threads)
+        for number, system in enumerate(SYSTEMS):
+            tell(f"kernels {number + 1} of {len(SYSTEMS)}")
+            timed += time_kernels(write_system(system, directory / str(number)), target_name, endpoint.threads)
         rates = fit(timed)
         tell("loopback")
         exchanges = measure_exchanges()
-        rates = replace(rates, exchange=exchanges.overhead, fold=exchanges.fold)
+        rates = replace(rates, exchange=exchanges.overhead, fold=exchanges.fold, draw=measure_draws())
         link = Link((endpoint.host, endpoint.host), exchanges.rate, exchanges.latency)
         tell("two roles")
-        rates = replace(rates, step=_step(rates, exchanges, write_system(SIZES[0], directory / "two"), target_name))
+        rates = replace(rates, step=_step(rates, exchanges, write_system(SYSTEMS[0], directory / "two"), target_name))
     return rates, link, {"kernels": len(timed), "error": error(timed, rates)}
-
-
-def write_system(size: Size, directory: Path, steps: int = STEPS) -> Path:
-    """The source of a generic system beside its data."""
-    directory.mkdir()
-    random, count = np.random.default_rng(0), 4 * size.batch
-    x = random.standard_normal((count, size.inputs), np.float32)
-    label = random.integers(0, size.classes, count, np.int32)
-    np.savez(directory / "points.npz", x=x, label=label)
-    path = directory / "calibration.alpha"
-    path.write_text(SOURCE.format(**vars(size), steps=steps), encoding="utf-8")
-    return path
 
 
 def time_kernels(source: Path, target_name: str, threads: int) -> list[Timed]:
@@ -129,42 +78,62 @@ def time_kernels(source: Path, target_name: str, threads: int) -> list[Timed]:
     with on_cores(threads):
         seconds = ask_once(spec)["launches"]
     shards = bundle.manifest.shards
-    return [(kernel, shards, taken) for kernel, taken in zip(kernels, seconds, strict=True)]
+    return [(kernel, shards, taken, sum(seconds)) for kernel, taken in zip(kernels, seconds, strict=True)]
 
 
 # ---------------------------------------------------------------------- rates
-COLUMNS = ("launch", "fma", "tile", "operand", "flop", "near", "far")
+COLUMNS = ("launch", "fma", "tile", "operand", "inner", "flop", "function", "cross", "result", "near", "middle", "far")
 
 
 def fit(timed: Sequence[Timed]) -> Rates:
     """Rates under which kernels take as long as they were measured to. Contractions of types that were not timed are
     taken to be as fast per byte."""
     optimize: Any = import_module("scipy.optimize")
-    seconds = np.array([t for _, _, t in timed])
-    weights = 1 / (seconds + NOISE)
+    seconds = np.array([t for _, _, t, _ in timed])
+    whole = np.array([of for *_, of in timed])
+    weights = 1 / np.sqrt((seconds + SMALL * whole) * whole)
     found, _ = optimize.nnls(features(timed) * weights[:, None], seconds * weights)
     values = dict(zip(COLUMNS, map(float, found), strict=True))
     fma = values.pop("fma")
     types = {"f32": 1.0, "f64": 2.0, "bf16": 1.0, "i32": 1.0, "i64": 2.0, "u8": 1.0}
-    return Rates(step=0.0, exchange=0.0, fold=0.0, fma={t: fma * factor for t, factor in types.items()}, **values)
+    return Rates(
+        step=0.0, exchange=0.0, fold=0.0, draw=0.0, fma={t: fma * factor for t, factor in types.items()}, **values
+    )
 
 
 def features(timed: Sequence[Timed]) -> npt.NDArray[np.float64]:
     """What each kernel does in a step, in units of `COLUMNS`."""
     rows: list[list[float]] = []
-    for kernel, shards, _ in timed:
-        calls, touched = kernel.calls.at(shards), kernel.bytes.at(shards)
-        near = touched <= CACHED
-        each = (kernel.fma, kernel.tile, kernel.operand, kernel.flop)
-        units = [a.at(shards) for a in each] + [touched * near, touched * (not near)]
-        rows.append([kernel.launches, *(calls * u for u in units)])
+    for kernel, shards, *_ in timed:
+        each = (
+            kernel.fma,
+            kernel.tile,
+            kernel.operand,
+            kernel.inner,
+            kernel.flop,
+            kernel.function,
+            kernel.cross,
+            kernel.result,
+        )
+        units = [*(a.at(shards) for a in each), *kernel.moved(shards)]
+        rows.append([kernel.launches, *(kernel.calls.at(shards) * u for u in units)])
     return np.array(rows)
 
 
 def error(timed: Sequence[Timed], rates: Rates) -> float:
     """How far off the sum of all kernels is, as a fraction of it."""
-    measured = sum(t for _, _, t in timed)
-    return sum(abs(kernel.seconds(rates, shards) - t) for kernel, shards, t in timed) / measured
+    measured = sum(t for _, _, t, _ in timed)
+    return sum(abs(kernel.seconds(rates, shards) - t) for kernel, shards, t, _ in timed) / measured
+
+
+def measure_draws(count: int = 1024, size: int = 50_000) -> float:
+    """Seconds of one round of the shuffle for one example."""
+    positions, times = np.arange(count), list[float]()
+    for turn in range(20):
+        began = time.perf_counter()
+        permute(positions, size, 1, 2, turn)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times) / (count * shuffle_rounds(size))
 
 
 # ---------------------------------------------------------------------- two roles

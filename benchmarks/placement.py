@@ -40,7 +40,7 @@ from alphac.ir.text_parse import parse_module
 from alphac.runtime.bundle import read_bundle
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = ("digits_mlp", "char_gpt", "digits_cnn", "char_rnn")
+EXAMPLES = ("digits_mlp", "digits_cnn", "kmeans_digits", "char_gpt", "char_rnn")
 THROTTLED = "char_gpt"
 PERIOD = 0.008  # seconds of the duty cycle, half of which the slow role is stopped
 SECONDS = 3.0  # of each measurement
@@ -56,7 +56,8 @@ def compiled(name: str, shares: tuple[int, ...], directory: Path) -> tuple[Path,
     plan = pipeline.Plan.of(shares=[Fraction(s) for s in shares])
     bundle = read_bundle(pipeline.compile_file(example(name), out=out, plan=plan).path)
     module = parse_module(bundle.read("ir/compiled.ir").decode())
-    return bundle.path, survey(module, pipeline.schedules(module))
+    data = sum(bundle.file(d.path).stat().st_size for d in bundle.manifest.data.values())
+    return bundle.path, survey(module, pipeline.schedules(module), data)
 
 
 def pair(fleet: Fleet, slowdown: float = 1.0) -> Fleet:

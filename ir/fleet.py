@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-CACHED = 1 << 20  # bytes: kernels that touch no more find them in a core's cache
+CACHED = 1 << 20  # bytes: what was touched no more than so many others ago is in a core's own cache
+SHARED = 16 << 20  # and in one that cores share
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,12 @@ class Rates:
     step      once a step: the runtime's own work              exchange  once an exchange, beside its link
     launch    once a kernel                                     fma       a multiply-add of a contraction, by dtype
     tile      a result's element of a contraction, per leaf     operand   an operand's element of a contraction
-    flop      an operation of elementwise code or a reduction   near, far a byte that comes from a cache, or does not
-    fold      a byte that an exchange's tree puts together
+    inner     an operation in an operand, which is packed       flop      one of elementwise code or a reduction
+    function  an operation of an exponential and its kin        fold      a byte that an exchange's tree puts together
+    cross     an operation on pairs that a reduction sums up
+    result    what a reduction results in, for its lanes
+    near, middle, far   a byte that comes from a core's own cache, from one that is shared, from memory
+    draw      a round of the shuffle, for each example
     """
 
     step: float
@@ -29,10 +34,16 @@ class Rates:
     fma: Mapping[str, float]
     tile: float
     operand: float
+    inner: float
     flop: float
+    function: float
+    cross: float
+    result: float
     near: float
+    middle: float
     far: float
     fold: float
+    draw: float
 
 
 def assumed(compute: Mapping[str, float], bandwidth: float) -> Rates:
@@ -48,10 +59,16 @@ def assumed(compute: Mapping[str, float], bandwidth: float) -> Rates:
         fma={dtype: 2 / rate for dtype, rate in compute.items()},
         tile=8 / best,
         operand=4 / bandwidth,
+        inner=8 / best,
         flop=8 / best,
+        function=4 / best,
+        cross=64 / best,
+        result=1e3 / best,
         near=0.25 / bandwidth,
+        middle=0.5 / bandwidth,
         far=1 / bandwidth,
         fold=4 / bandwidth,
+        draw=1e-8,
     )
 
 

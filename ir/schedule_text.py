@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from alphac.ir.core import Op, Value
 from alphac.ir.schedule import Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles, View
@@ -53,6 +53,15 @@ def _view(view: View) -> str:
 
 def inlined_ops(kernel: Kernel) -> list[Op]:
     """The ops a kernel evaluates, operands before their readers."""
+    return _evaluated(kernel, [value for value, _ in kernel.stores])
+
+
+def operand_ops(kernel: Kernel, op: Op) -> list[Op]:
+    """The ops that a kernel evaluates for the operands of one of its ops."""
+    return _evaluated(kernel, op.operands)
+
+
+def _evaluated(kernel: Kernel, values: Sequence[Value]) -> list[Op]:
     found: dict[int, Op] = {}
 
     def visit(value: Value) -> None:
@@ -63,6 +72,6 @@ def inlined_ops(kernel: Kernel) -> list[Op]:
             visit(operand)
         found[id(op)] = op
 
-    for value, _ in kernel.stores:
+    for value in values:
         visit(value)
     return list(found.values())

@@ -18,13 +18,14 @@ from alphac import calibrate, calibration, detect, processor
 from alphac.backends import registry, x86_64
 from alphac.diagnostics import Diagnostics
 from alphac.fleet import read_fleet
+from alphac.generic import SYSTEMS, write_system
 from alphac.ir.fleet import Link, Rates
 from alphac.ir.passes.work import Amount, KernelWork
 from alphac.measured import Measured, read_measured, write_measured
 
 RATES = Rates(
-    step=1e-4, exchange=2e-5, launch=1e-7, fma={"f32": 2e-11}, tile=1e-11, operand=5e-11, flop=1e-11, near=7e-12,
-    far=1e-11, fold=4e-11,
+    step=1e-4, exchange=2e-5, launch=1e-7, fma={"f32": 2e-11}, tile=1e-11, operand=5e-11, inner=2e-11, flop=1e-11,
+    function=3e-12, cross=2e-10, result=1e-9, near=7e-12, middle=8e-12, far=1e-11, fold=4e-11, draw=1e-8,
 )  # fmt: skip
 
 
@@ -245,7 +246,7 @@ def test_rates_are_found_from_times() -> None:
         kernel = KernelWork("k", "op", Amount(1), 1, flop=flop, bytes=moved)
         if number % 2:
             kernel = replace(kernel, dtype="f32", fma=fma, tile=tile, operand=operand)
-        timed.append((kernel, 4, kernel.seconds(RATES, 4)))
+        timed.append((kernel, 4, kernel.seconds(RATES, 4), 1.0))
     found = calibrate.fit(timed)
     assert found.fma["f32"] == pytest.approx(RATES.fma["f32"], rel=1e-3)
     for name in ("tile", "operand", "flop", "near", "far"):
@@ -256,9 +257,9 @@ def test_rates_are_found_from_times() -> None:
 def test_generic_systems_compile(tmp_path: Path) -> None:
     from alphac import pipeline
 
-    for number, size in enumerate(calibrate.SIZES):
-        source = calibrate.write_system(size, tmp_path / str(number))
-        assert pipeline.check(source, overrides={}).startswith("calibration: 5 parameters")
+    for number, system in enumerate(SYSTEMS):
+        source = write_system(system, tmp_path / str(number))
+        assert pipeline.check(source, overrides={}).startswith("calibration: ")
 
 
 def test_whom_to_calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from test_place import fleet_of
 
 from alphac import pipeline
-from alphac.calibrate import Size, write_system
+from alphac.generic import dense, write_system
 from alphac.ir.passes.plan import Pricer
 from alphac.ir.passes.survey import survey
 from alphac.ir.text_parse import parse_module
@@ -36,8 +36,8 @@ print(json.dumps(own() - before))
 trainer.close()
 """
 SIZES = {
-    "states": Size(1536, 3072, 256, 32, 4, "relu"),
-    "activations": Size(128, 1024, 64, 4096, 8, "tanh"),
+    "states": dense(1536, 3072, 256, 32, 4, "relu"),
+    "activations": dense(128, 1024, 64, 4096, 8, "tanh"),
 }
 
 

@@ -41,7 +41,7 @@ class Unit:
 class System:
     """What placement must know of a system. `arena(n)`: bytes that a role of n shards computes in, states included,
     with room for as many subtrees as n shards may make; `nodes`: bytes of one subtree; `scratch`: bytes per thread;
-    `data`: bytes of the files that every role reads."""
+    `data`: bytes of the files that every role reads; `draw`: rounds of the shuffle for a shard, in a step."""
 
     shards: int
     work: Work
@@ -52,6 +52,7 @@ class System:
     nodes: int = 0
     scratch: int = 0
     data: int = 0
+    draw: float = 0.0
     units: tuple[Unit, ...] = ()
 
     @cached_property
@@ -130,7 +131,8 @@ class Pricer:
         if key not in self._seconds:
             rates, kernels = rates_of(endpoint), self.system.work.kernels
             fixed = sum(k.seconds(rates, shards) for k in kernels if k.fixed)
-            self._seconds[key] = (rates.step + self.system.work.seconds(rates, shards), fixed)
+            own = self.system.work.seconds(rates, shards) + self.system.draw * shards * rates.draw
+            self._seconds[key] = (rates.step + own, fixed)
         return self._seconds[key]
 
     # ------------------------------------------------------------------ data and sharded
@@ -200,7 +202,8 @@ class Pricer:
 
     def _round_seconds(self, endpoint: Endpoint, owned: tuple[int, ...]) -> dict[int, float]:
         """A role's own work between exchanges, by how many of these come before."""
-        rates, found = rates_of(endpoint), dict[int, float]()
+        rates = rates_of(endpoint)
+        found = {0: self.system.draw * sum(owned) * rates.draw}
         for kernel in self.system.work.kernels:
             shards = 1 if kernel.strand is None else owned[kernel.strand]
             found[kernel.round] = found.get(kernel.round, 0.0) + (kernel.seconds(rates, shards) if shards else 0.0)

@@ -16,6 +16,7 @@ from alphac.ir.passes.work import Amount, KernelWork, kernel_work, work_of
 from alphac.ir.schedule import Buffer, Kernel, Launch, Program, Repeat, Tiles
 
 SCRATCH = 1 << 20  # bytes that kernels take of a thread's scratch memory, before they are lowered
+EXAMPLES = 1024  # that there are if nothing is known of the data
 UNITS = 12  # parts of a region that pipelines are cut between, at most
 Step = tuple[tuple[Kernel, ...], Amount]  # what is not cut: kernels, and how often they are called
 
@@ -39,8 +40,24 @@ def survey(module: Module, programs: Mapping[str, Program], data: int = 0) -> Sy
         nodes=sum(b.type.size * b.type.dtype.bytes for b in step.buffers if b.role == "nodes"),
         scratch=SCRATCH,
         data=data,
+        draw=_draws(module, data),
         units=max(chains, key=lambda units: sum(_weight(u) for u in units), default=()),
     )
+
+
+def shuffle_rounds(count: int) -> int:
+    """Rounds of the shuffle of so many examples (docs/numerics.md, "Random numbers")."""
+    return 4 * max(count - 1, 1).bit_length() + 8
+
+
+def _draws(module: Module, data: int) -> float:
+    """Rounds of the shuffle in a step, for each shard: of its examples, as many as the `data` may hold."""
+    training, grain = module.training, module.grain
+    if training is None or grain is None or module.data[training.data].shuffle_seed < 0:
+        return 0.0
+    columns = module.data[training.data].columns
+    example = max(1, sum((c.stride or c.type.size) * c.type.dtype.bytes for c in columns))
+    return grain.size / grain.shards * shuffle_rounds(max(data // example, EXAMPLES))
 
 
 def arena_bytes(programs: Mapping[str, Program], shards: Owned) -> int:
