@@ -268,8 +268,9 @@ class Packing:
 
     def _moves(self, place: Place | None, most: int) -> bool:
         """Whether vectors of plain memory can be copied or transposed."""
-        fits = place is not None and 1 in (place.along, place.across)
-        return fits and place is not None and (place.along != 1 or most % self.tile.lanes == 0)
+        if place is None:
+            return False
+        return place.across == 1 or (place.along == 1 and most % self.tile.lanes == 0)
 
     def _runs(self, side: Side, batch: Index, most: int, first: Affine) -> _Runs | None:
         """How many of the free axes, and of the summed ones, lie outside of the runs that can be moved (of a stack over
@@ -314,10 +315,11 @@ class Packing:
     def _move(
         self, array: Array, to: Affine, place: Place, skip: Affine, most: int, count: Affine, terms: Affine
     ) -> None:
-        """Copy or transpose vectors from `skip` elements behind a place on."""
+        """Copy or transpose vectors from `skip` elements behind a place on. A copy writes no more than it is told, so
+        that pieces may lie side by side; a transposition fills the whole tile."""
         index = self.frame.source.index
         function, stride = f"copy_{most}", place.along
-        if place.along == 1:
+        if place.across != 1:
             function, stride = f"transpose_{most // self.tile.lanes}", place.across
         name = self.frame.names[id(place.view.buffer)]
         self.frame.source.line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import subprocess
 import sys
@@ -139,7 +140,7 @@ def test_every_step_gets_its_batch(machine: Make, source: str) -> None:
         made.data["points"].read("x", feed.take(step, 1).listed(feed.size)[0], expected)
         burst.load(step)
         address = int(program.tables[0][TABLE + port.buffer])
-        found = (np.ctypeslib.ctypes.c_float * out.size).from_address(address)
+        found = (ctypes.c_float * out.size).from_address(address)
         np.testing.assert_array_equal(np.array(found), expected.reshape(-1))
 
 

@@ -47,7 +47,7 @@ def native(request: pytest.FixtureRequest) -> Iterator[Batch]:
 
 # ---------------------------------------------------------------------- nothing is left out
 def test_every_op_has_a_case() -> None:
-    judged = {c.op for c in CASES} | ({"grad"} if GRADIENTS else set()) | {"tile"}  # tests/test_tile.py
+    judged = {c.op for c in CASES} | ({"grad"} if GRADIENTS else set()) | {"tile", "require"}  # tests/test_tile.py, tests/test_strands.py
     assert judged == set(DEFINITIONS)
 
 
@@ -78,7 +78,7 @@ def test_every_op_has_a_gradient_or_none() -> None:
     without = {n for n, d in DEFINITIONS.items() if n not in {g.op for g in GRADIENTS}}
     logic = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "floordiv", "mod"}
     drawn = {"uniform", "normal", "permutation", "constant", "iota", "argmax", "argmin", "stop_gradient"}
-    assert without == logic | drawn | {"grad", "tile"}
+    assert without == logic | drawn | {"grad", "tile", "require"}
 
 
 # ---------------------------------------------------------------------- values

@@ -270,7 +270,8 @@ def labels(feed: Feed, step: int, count: int = 1) -> list[list[int]]:
     out = np.zeros(rows.shape, np.int64)
     feed.data.read("label", rows.reshape(-1), out.reshape(-1))
     assert len(rows) == batches.count <= count
-    return out.tolist()
+    found: list[list[int]] = out.tolist()
+    return found
 
 
 @pytest.mark.parametrize("counts", [[4], [1, 3], [2, 1, 1]])

@@ -107,6 +107,7 @@ CASES = [
     Convolution(image="bygxc", kernel="mngco", to="bygxo"),
     Convolution(image="byxg", kernel="mng", to="byxg", groups=20),
     Convolution(image="cyxb", kernel="mnco", to="oyxb"),
+    Convolution(image="byx", kernel="mno", rows=8, columns=8, out=4),
 ]
 
 
