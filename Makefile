@@ -10,6 +10,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DEMO := runs/demo
+SIDE_BY_SIDE := -n 2 --dist loadfile  # two processes, each with whole files of tests
 SOURCES := alphac ir backends runtime tests benchmarks scripts
 
 .PHONY: demo test slow test-gpu lint format clean
@@ -45,10 +46,10 @@ demo: $(VENV)/installed
 	$(BIN)/alphac run $(DEMO)/digits_mlp.bundle --out $(DEMO)/run
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -q -m "not slow and not peers"
+	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "not slow and not peers"
 
 slow: $(VENV)/installed-peers
-	$(BIN)/python -m pytest -q -m "slow or peers"
+	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m "slow or peers"
 
 test-gpu: $(VENV)/installed-gpu
 	$(BIN)/python -m pytest -q -m gpu tests/test_gpu_hardware.py
