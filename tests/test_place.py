@@ -36,7 +36,7 @@ def system_of(shards: int, *, compute: float = 1e8, message: int = 1 << 20, part
         parameters=message,
         optimizer=2 * message,
         states=3 * message,
-        arena=lambda n: 4 * message + n * (1 << 18),
+        arena=lambda n: 4 * message + (n if isinstance(n, int) else sum(n)) * (1 << 18),
         units=units,
     )
 

@@ -270,8 +270,7 @@ def labels(feed: Feed, step: int, count: int = 1) -> list[list[int]]:
     out = np.zeros(rows.shape, np.int64)
     feed.data.read("label", rows.reshape(-1), out.reshape(-1))
     assert len(rows) == batches.count <= count
-    found: list[list[int]] = out.tolist()
-    return found
+    return [[int(label) for label in row] for row in out]
 
 
 @pytest.mark.parametrize("counts", [[4], [1, 3], [2, 1, 1]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from alphac.ir.core import Block, Op, Value
 from alphac.ir.ops.define import Attributes, Cost, NotDifferentiable, define
@@ -129,7 +129,8 @@ def _tile_result(types: Types, attributes: Attributes, blocks: Sequence[Block]) 
     if len(blocks) != 1:
         refuse("`tile` has one block")
     (block,) = blocks
-    dims, to = dims_attribute(attributes), attribute(attributes, "to", tuple)
+    dims = dims_attribute(attributes)
+    to = cast("tuple[Any, ...]", attribute(attributes, "to", tuple))
     names = [d.name for d in dims]
     if not dims or SHARD in names or any(d.shards for d in dims[1:]):
         refuse(f"`tile` runs over axes, the grain's first, not over ({', '.join(names)})")
@@ -170,6 +171,10 @@ def _require_result(types: Types, attributes: Attributes, blocks: Sequence[Block
     return (types[0],)
 
 
+def _passed(op: Op, x: Any) -> Any:
+    return x
+
+
 def _require_gradient(b: Builder, op: Op, dy: Value) -> Sequence[Value | None]:
     return (b("require", dy, region=op.attributes["region"], needs=op.attributes["needs"]),)
 
@@ -180,7 +185,7 @@ define(
     operands=1,
     attributes=("region", "needs"),
     result=_require_result,
-    reference=lambda op, x: x,
+    reference=_passed,
     gradient=_require_gradient,
     cost=Cost(0),
     needs=frozenset(),

@@ -178,7 +178,7 @@ class Pricer:
             for s in strands
         ]  # fmt: skip
         each = [self._round_seconds(e, own) for e, own in zip(endpoints, owned, strict=True)]
-        slowest = sum(max(role.get(r, 0.0) for role in each) for r in set().union(*each))
+        slowest = sum(max(role.get(r, 0.0) for role in each) for r in set[int]().union(*each))
         state = max(self.role_seconds(e, 1)[1] for e in endpoints)
         step = max(rates_of(e).step for e in endpoints)
         price = Price(step + slowest - state, state, *_star(system, endpoints, links, pieces))
