@@ -4,7 +4,7 @@
     t2 = t1 * f32(0.5)      operands have one type; an integer literal takes the other operand's
     for e1 in range(n):     also range(a, b) and range(a, b, step) with step > 0
 
-`Reader` says what is to be made; a subclass makes it: LLVM IR (translate.py) or text in C (c_text.py). Types are
+`Reader` says what is to be made; a subclass makes it: LLVM IR (translate.py) or text in C (c/printer.py). Types are
 Numba's.
 """
 
