@@ -16,8 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from alphac.backends.gpu import THREADS
-from alphac.backends.target import KernelSource, Link, Target, lower_for_a_grid
-from alphac.backends.x86_64 import CAPABILITIES
+from alphac.backends.target import CAPABILITIES, KernelSource, Link, Target, lower_for_a_grid
 from alphac.ir.errors import InternalError, ToolMissing
 
 TRIPLE = "amdgcn-amd-amdhsa"

@@ -183,6 +183,11 @@ class Module:
 def walk(block: Block) -> Iterator[Op]:
     """Every op of a block and of the blocks nested in it, outer before inner."""
     for op in block.ops:
-        yield op
-        for inner in op.blocks:
-            yield from walk(inner)
+        yield from walk_op(op)
+
+
+def walk_op(op: Op) -> Iterator[Op]:
+    """An op and those in its blocks, outer before inner."""
+    yield op
+    for block in op.blocks:
+        yield from walk(block)

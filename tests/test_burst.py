@@ -160,7 +160,9 @@ def test_rows_side_by_side_are_used_where_they_lie(machine: Make, source: str, m
 def test_nothing_happens_inside_a_burst(machine: Make, lengths: Callable[[int], None]) -> None:
     """Evaluations and checkpoints come at their steps; every step is told."""
     lengths(1000)
-    record = tiny.manifest().training._replace(checkpoint_epochs=0, checkpoint_steps=3)  # type: ignore[type-var]
+    training = tiny.manifest().training
+    assert training is not None
+    record = training._replace(checkpoint_epochs=0, checkpoint_steps=3)
     lines, _ = train(machine(training=record), 9)
     told = [line if isinstance(line, str) else f"{'step' if len(line[2]) else ''} {line[0]}" for line in lines
             if isinstance(line, str) or isinstance(line[2], dict)]  # fmt: skip

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from alphac.ir.core import Module, Op
-from alphac.ir.passes.strands import Need, components, needs_of, spun, walk_all
+from alphac.ir.core import Module, Op, walk_op
+from alphac.ir.passes.strands import Need, components, needs_of, spun
 from alphac.ir.span import Span
 
 SCRATCH = "scratch("
@@ -144,7 +144,7 @@ class _Admitting:
 
 def _asking(ops: Iterable[Op]) -> dict[str, None]:
     """The regions that ask for something in some ops."""
-    inner = (each for op in ops for each in walk_all(op))
+    inner = (each for op in ops for each in walk_op(op))
     return dict.fromkeys(str(op.attributes["region"]) for op in inner if op.name == "require")
 
 

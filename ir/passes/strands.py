@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from alphac.ir.core import Attribute, Block, Function, Op, Port, Value, walk
+from alphac.ir.core import Attribute, Block, Function, Op, Port, Value, walk_op
 from alphac.ir.ops.define import definition
 from alphac.ir.rewrite import ValueMap, captures
 from alphac.ir.typesys import SHARD, Dim, TensorType
@@ -38,7 +38,7 @@ class Component:
 
 def needs_of(op: Op) -> Iterator[Need]:
     """What an op, and those in its blocks, need: by their definitions and element types, and as regions ask for."""
-    for each in walk_all(op):
+    for each in walk_op(op):
         if each.name == "require":
             region, needs = each.attributes["region"], each.attributes["needs"]
             assert isinstance(needs, tuple)
@@ -46,13 +46,6 @@ def needs_of(op: Op) -> Iterator[Need]:
             continue
         yield from (("", need) for need in sorted(definition(each).needs))
         yield from (("", value.type.dtype.name) for value in (*each.operands, *each.results))
-
-
-def walk_all(op: Op) -> Iterator[Op]:
-    """An op and those in its blocks."""
-    yield op
-    for block in op.blocks:
-        yield from walk(block)
 
 
 def components(function: Function) -> tuple[list[Component], list[Op]]:
@@ -107,7 +100,7 @@ def _free(function: Function) -> set[Value]:
 
 
 def _is_cut(op: Op) -> bool:
-    return any(v.type.cut is not None for each in walk_all(op) for v in (*each.operands, *each.results))
+    return any(v.type.cut is not None for each in walk_op(op) for v in (*each.operands, *each.results))
 
 
 def spun(function: Function, strands: Mapping[Op, int]) -> Function:
