@@ -285,14 +285,14 @@ class Contraction:
                 place = number(0)
                 if not plan.whole:
                     place = (m - block.start) * (self.tile.rows * plan.width) + panel * self.tile.columns
-                rows = packing.rows_part(block.batch, block.row, start, plan)
+                rows = packing.rows_part(block.batch, block.row, m, start, plan)
                 columns = packing.columns_part(block.batch, column, start, plan, block.panel + panel)
                 target = self._target(unit)
-                if plan.whole and not plan.strip and self.combine is None and self.terms >= FEW:
+                if plan.whole and self.combine is None and self.terms >= FEW:
                     self._fetch(unit)
                 ahead = self._ahead(block, column, block.panel + panel, start, m)
                 with self._unless_unread(unit):
-                    Calls(self, unit, (rows, columns), chunk, m, place, target, ahead).emit()
+                    Calls(self, unit, (rows, columns), chunk, place, target, ahead).emit()
                 if plan.whole and (target is None or self.merged):
                     finish(unit)
 
@@ -307,7 +307,7 @@ class Contraction:
 
     def _fetch(self, unit: Unit) -> None:
         """Ask for what the epilogue of a tile reads and writes while the tile is multiplied: it is a few lines of every
-        row, which no hardware foresees."""
+        row, which no hardware foresees. What strips write, from left to right, need not be waited for."""
         frame, columns, level = self.frame, named(self.columns.axes, unit.column), self.source.level + 1
         lines = -(-self.tile.columns * self.dtype.bytes // LINE)
         any_row = named(self.rows.axes, symbol("r0", level, 0, max(0, size(self.rows.axes) - 1)))
@@ -323,10 +323,12 @@ class Contraction:
         frame.over(self.rows.axes, unit.row, unit.rows, row, run=size(self.rows.axes))
 
     def _touched(self, index: Index) -> dict[str, Affine]:
-        """Where the stored values of an index, and what their epilogue reads, lie in large buffers, by their names."""
+        """Where what the epilogue of an index reads, and what it writes unless by strips, lies in large buffers, by
+        their names."""
         frame, level = self.frame, self.source.level
         frame.results[self.op.result] = lambda _: Handle(self.op.result.type.dtype, "sum", level)
-        places = [(view.buffer, frame.flat(view, index)) for _, view in frame.kernel.stores]
+        stores = [] if self.plan.strip else frame.kernel.stores
+        places = [(view.buffer, frame.flat(view, index)) for _, view in stores]
         for value, _ in frame.kernel.stores:
             loads = frame.loaded(value, index, level)
             places += [(frame.kernel.reads[v].buffer, flat) for v, flat in loads]

@@ -42,14 +42,13 @@ class Side:
 
 @dataclass(frozen=True)
 class Part:
-    """Where a block's elements of one operand are: row or column i and term k of tile t at `start` + `tile` * t +
-    `across` * i + `along` * k, terms counted from the first of the chunk."""
+    """Where a tile's elements of one operand are: row or column i and term k at `start` + `across` * i + `along` * k,
+    terms counted from the first of the chunk."""
 
     name: str
     start: Affine
     across: int
     along: int
-    tile: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,19 @@ class Packing:
         self.arrays: dict[str, Array] = {}
         level = frame.source.level + 1
         index = {d.name: symbol(f"b_{d.name}", level, 0, d.size - 1) for d in batch}
-        self.rows_packed = not self._rows_suit(self._place(rows, index), terms)
+        self._outer = self._rows_outside(index)
+        self.rows_packed = not self._rows_suit(self._at(rows, index, number(0), self._outer), terms)
         self.columns_packed = not self._columns_suit(self._place(columns, index), terms)
+
+    def _rows_outside(self, batch: Index) -> int:
+        """How many axes of the rows lie outside of runs (of a stack over the layers of a loop, say, one example's rows)
+        in which tiles of rows lie as a whole; 0 if the rows are one run, or none are."""
+        axes, height = self.rows.axes, self.tile.rows
+        for outer in range(len(axes)):
+            whole = size(axes[outer:]) % height == 0 and self.rows.low % height == number(0)
+            if (not outer or whole) and self._at(self.rows, batch, self.rows.low, outer) is not None:
+                return outer
+        return 0
 
     def _rows_suit(self, place: Place | None, terms: int) -> bool:
         """Whether rows are read in place: contiguous along the terms, or along the rows. Packing pays if the cache
@@ -112,25 +122,26 @@ class Packing:
         return self.rows.count.is_constant or self.rows.count % self.tile.rows == number(0)
 
     # ------------------------------------------------------------------ rows
-    def rows_part(self, batch: Index, row: Affine, first: Affine, plan: Tiling) -> Part:
-        """Where a block's rows are, from flat row index `row` and flat summed index `first` on."""
+    def rows_part(self, batch: Index, row: Affine, tile: Affine, first: Affine, plan: Tiling) -> Part:
+        """Where number `tile` of a block's tiles of rows is, from flat summed index `first` on; `row`: the block's
+        first."""
         if not self.rows_packed:
-            return self._part(self.rows, batch, row, first, self.tile.rows)
+            return self._part(self.rows, batch, row + tile * self.tile.rows, first, self._outer)
         if self._rows_along_terms(batch):
             stride = plan.terms + LINE // self.dtype.bytes  # rows that begin in different sets of the cache
             array = self._array("rows", plan.rows * stride)
-            return Part(array.name, number(0), stride, 1, stride * self.tile.rows)
+            return Part(array.name, tile * (stride * self.tile.rows), stride, 1)
         array = self._array("rows", plan.rows * plan.terms)
-        return Part(array.name, number(0), 1, self.tile.rows, self.tile.rows * plan.terms)
+        return Part(array.name, tile * (self.tile.rows * plan.terms), 1, self.tile.rows)
 
     def pack_rows(
         self, batch: Index, row: Affine, tiles: tuple[Affine, Affine], first: Affine, terms: Affine, plan: Tiling
     ) -> None:
         """Pack a block's rows: tiles of the range `tiles`. `row`: the block's first."""
         frame, side, height = self.frame, self.rows, self.tile.rows
-        part = self.rows_part(batch, row, first, plan)
-        array = self.arrays["rows"]
         start, stop = tiles
+        part = self.rows_part(batch, row, number(0), first, plan)
+        array = self.arrays["rows"]
         frame.source.line("# the rows")
         if part.along == 1:
 
@@ -144,15 +155,16 @@ class Packing:
             return
         with frame.loop("m", start, stop, plan.rows // height) as m:
             low = row + m * height
-            self._pack(array, m * part.tile, side, batch, low, height, first, terms)
+            to = self.rows_part(batch, row, m, first, plan).start
+            self._pack(array, to, side, batch, low, height, first, terms)
 
     def rows_ahead(self, batch: Index, row: Affine, first: Affine, tile: Affine) -> Part | None:
         """Where number `tile` of a block's tiles of rows is read in place: about a line of every term."""
-        place = self._place(self.rows, batch)
-        line = LINE // self.dtype.bytes
+        start, line = row + tile * self.tile.rows, LINE // self.dtype.bytes
+        place = self._at(self.rows, batch, start, self._outer)
         if place is None or self.rows_packed or self.tile.rows > line or _bytes(place) < LARGE:
             return None
-        part = self._part(self.rows, batch, row + tile * self.tile.rows, first, self.tile.rows)
+        part = self._part(self.rows, batch, start, first, self._outer)
         if place.across == 1:
             return replace(part, start=part.start + (self.tile.rows - 1))
         return replace(part, along=line) if place.along == 1 and place.across == self._terms else None
@@ -165,7 +177,7 @@ class Packing:
         """Where a tile's columns are, number `panel` of a strip, from flat column index `column` and flat summed index
         `first` on."""
         if not self.columns_packed:
-            return self._part(self.columns, batch, column, first, self.tile.columns)
+            return self._part(self.columns, batch, column, first)
         each = self.tile.columns * plan.terms
         return Part(self._array("panel", each * max(1, plan.strip)).name, panel * each, 1, self.tile.columns)
 
@@ -184,7 +196,7 @@ class Packing:
         line = LINE // self.dtype.bytes
         if place is None or _bytes(place) < LARGE:
             return None
-        part = self._part(self.columns, batch, column + self.tile.columns, first, self.tile.columns)
+        part = self._part(self.columns, batch, column + self.tile.columns, first)
         if place.across == 1:
             return replace(part, start=part.start + (line - 1), across=lines * line)
         if place.along == 1 and place.across == self._terms:
@@ -192,12 +204,20 @@ class Packing:
         return None
 
     # ------------------------------------------------------------------ in place
-    def _part(self, side: Side, batch: Index, start: Affine, first: Affine, tile: int) -> Part:
-        place = self._place(side, batch)
+    def _part(self, side: Side, batch: Index, start: Affine, first: Affine, outer: int = 0) -> Part:
+        place = self._at(side, batch, start, outer)
         assert place is not None
-        at = place.start + start * place.across + first * place.along
         name = self.frame.names[id(place.view.buffer)]
-        return Part(name, at, place.across, place.along, tile * place.across)
+        return Part(name, place.start + first * place.along, place.across, place.along)
+
+    def _at(self, side: Side, batch: Index, start: Affine, outer: int = 0) -> Place | None:
+        """The place from flat free index `start` on, within a run of all but the `outer` outermost free axes."""
+        run, skip = number(0), start
+        if outer:
+            length = size(side.axes[outer:])
+            run, skip = start // length, start % length
+        place = self._place(side, batch, (outer, 0), (run, number(0)) if outer else ())
+        return place and replace(place, start=place.start + skip * place.across)
 
     def _place(self, side: Side, batch: Index, runs: _Runs = (0, 0), at: tuple[Affine, ...] = ()) -> Place | None:
         """The operand's own memory, if it is a plain load of the dtype that is summed, with one stride per side; if

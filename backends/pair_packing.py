@@ -4,7 +4,7 @@ rounded."""
 from __future__ import annotations
 
 from alphac.backends.evaluation import Array, Frame, Index
-from alphac.backends.indexing import Affine
+from alphac.backends.indexing import Affine, number
 from alphac.backends.packing import Packing, Part, Side
 from alphac.backends.target import MATRIX_BF16
 from alphac.backends.tiling import Tile, Tiling
@@ -33,22 +33,23 @@ class PairPacking(Packing):
         super().__init__(frame, F32, rows, columns, summed, terms, tile, batch)
         self.rows_packed = self.columns_packed = True
 
-    def rows_part(self, batch: Index, row: Affine, first: Affine, plan: Tiling) -> Part:
-        part = super().rows_part(batch, row, first, plan)
+    def rows_part(self, batch: Index, row: Affine, tile: Affine, first: Affine, plan: Tiling) -> Part:
+        part = super().rows_part(batch, row, tile, first, plan)
         words = self._words("rows")
-        return Part(words.name, part.start, part.across if part.along == 1 else 2, part.along, part.tile)
+        return Part(words.name, part.start, part.across if part.along == 1 else 2, part.along)
 
     def pack_rows(
         self, batch: Index, row: Affine, tiles: tuple[Affine, Affine], first: Affine, terms: Affine, plan: Tiling
     ) -> None:
         super().pack_rows(batch, row, tiles, first, terms, plan)
-        part, (start, stop), height = self.rows_part(batch, row, first, plan), tiles, self.tile.rows
+        part, (start, stop), height = self.rows_part(batch, row, number(0), first, plan), tiles, self.tile.rows
         if part.along == 1:
             with self.frame.loop("r", start * height, stop * height, plan.rows) as r:
                 self._round("narrow_words", "rows", r * part.across, self.frame.source.index(terms))
             return
         with self.frame.loop("m", start, stop, plan.rows // height) as m:
-            self._round("interleave_words", "rows", m * part.tile, f"{height}, {self.frame.source.index(terms)}")
+            at = self.rows_part(batch, row, m, first, plan).start
+            self._round("interleave_words", "rows", at, f"{height}, {self.frame.source.index(terms)}")
 
     def columns_part(self, batch: Index, column: Affine, first: Affine, plan: Tiling, panel: Affine) -> Part:
         part = super().columns_part(batch, column, first, plan, panel)

@@ -59,14 +59,12 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Calls:
-    """The calls of `multiply` for one tile, number `tile` of its block, whose sums begin at `place` of every slot; the
-    last goes to `target`."""
+    """The calls of `multiply` for one tile, whose sums begin at `place` of every slot; the last goes to `target`."""
 
     contraction: Contraction
     unit: Unit
     parts: tuple[Part, Part]
     chunk: Chunk
-    tile: Affine
     place: Affine
     target: Target | None
     ahead: Ahead | None
@@ -111,7 +109,7 @@ class Calls:
     def _multiply(self, k: Affine, terms: Affine, slot: Affine, merges: str, last: list[str]) -> None:
         c, source = self.contraction, self.contraction.source
         plan, (a, b) = c.plan, self.parts
-        rows = source.index(a.start + self.tile * a.tile + k * a.along)
+        rows = source.index(a.start + k * a.along)
         columns = source.index(b.start + k * b.along)
         place = source.index(self.place + slot * plan.slot)
         count = source.index(self.unit.columns)
