@@ -28,7 +28,7 @@ from alphac.backends.printer import Handle
 from alphac.backends.reduction import Columns, Nodes, combine_partials, store_partials
 from alphac.backends.stream import emit_rows, suits_rows
 from alphac.backends.tile_calls import MANY, Ahead, Calls, Chunk, Target, Unit
-from alphac.backends.tiling import LEAF, LINE, register_tile, tiling
+from alphac.backends.tiling import LEAF, LINE, LOW_ROWS, MOST_ROWS, register_tile, tiling
 from alphac.backends.unread import Test, tests
 from alphac.backends.walk import Block, Walk, variable
 from alphac.ir.core import Op
@@ -79,10 +79,17 @@ class Contraction:
         self.rows, self.columns = self._sides(axes)
         terms = self.terms * self.shards if self.merged else self.terms
         rows, columns, element = size(self.rows.axes), size(self.columns.axes), self.dtype.bytes
-        self.tile = register_tile(rows, columns, _multiple(self.rows.count), element, frame.target)
-        what = (self.rows, self.columns, summed, terms, self.tile, self.batch)
         paired = suits_pairs(frame, op, self.terms)
-        self.packing = PairPacking(frame, *what) if paired else Packing(frame, self.dtype, *what)
+
+        def packing(most_rows: int) -> Packing:
+            tile = register_tile(rows, columns, _multiple(self.rows.count), element, frame.target, most_rows)
+            what = (self.rows, self.columns, summed, terms, tile, self.batch)
+            return PairPacking(frame, *what) if paired else Packing(frame, self.dtype, *what)
+
+        # What a lower tile reads in place is not packed for a higher one.
+        found = packing(MOST_ROWS), packing(LOW_ROWS)
+        self.packing = found[found[0].rows_packed and not found[1].rows_packed]
+        self.tile = self.packing.tile
         # Shards may lie unaligned in their tree: at most twice as deep a stack.
         most = self.leaves * self.shards**2 if self.merged else self.leaves
         packed = (self.packing.rows_packed, self.packing.columns_packed)

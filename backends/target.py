@@ -87,6 +87,7 @@ class Target:
     lanes         f32 elements in the vector register that code should use (16: AVX-512, 8: AVX2, 4: SSE or NEON);
                   explicit vector code must not use wider ones
     registers     how many vector registers there are
+    fmas          how many fused multiply-adds of whole vectors a core starts per cycle
     pause         (intrinsic, i32 arguments) that relaxes the core in a spin loop
     needs         the processor's features, in LLVM's names, without which an object must not be loaded
     preference    among targets that run here, the highest is chosen
@@ -113,6 +114,7 @@ class Target:
     features: str = ""
     lanes: int = 1
     registers: int = 0
+    fmas: int = 2
     pause: tuple[str, tuple[int, ...]] = ("", ())
     needs: tuple[str, ...] = ()
     preference: int = 0

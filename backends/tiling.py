@@ -20,6 +20,8 @@ ROWS_BYTES = 1 << 20  # of packed rows, unless these would be fewer than
 ROWS = 256
 STRIP_BYTES = 384 << 10  # of a strip's columns
 STRIP_TILES = 4  # of rows for which a strip of columns pays
+MOST_ROWS, LOW_ROWS = 24, 8  # of a tile, and of one whose rows crowd no cache
+PIECE = 2.0  # cycles that it takes per term to fetch a tile's columns, which all rows share
 PACKING = 1.1  # what it costs, at most, to pack rows because their number is not known
 
 
@@ -97,23 +99,32 @@ def vector_width(element: int, target: Target) -> int:
     return max(1, target.lanes * 4 // element)
 
 
-def register_tile(rows: int, columns: int, unit: int, element: int, target: Target) -> Tile:
-    """The register tile that takes the fewest cycles: two fma or loads a cycle, a chain's next fma after four. `unit`:
-    what the number of rows is known to be a multiple of; if that is all of them, the rest is a smaller tile."""
+def register_tile(rows: int, columns: int, unit: int, element: int, target: Target, most_rows: int = MOST_ROWS) -> Tile:
+    """The register tile of at most `most_rows` rows that takes the fewest cycles: two loads a cycle, a chain's next fma
+    after four. `unit`: what the number of rows is known to be a multiple of; if that is all of them, the rest is a
+    smaller tile.
+
+    Where the fma of a term take more cycles than its loads, what counts is how many vectors of columns come from the
+    cache, and, if few rows share them, in how many pieces they came there: one vector suits best, by no more rows than
+    a line has."""
     lanes = vector_width(element, target)
+    bound = target.fmas == 1
+    most_rows = min(most_rows, LINE // element) if bound else most_rows
 
     def cycles(shape: tuple[int, int]) -> tuple[float, int]:
         height, vectors = shape
         exact = unit == rows or unit % height == 0
         total = 0.0
-        for h, down in _cut(rows, height, exact):
-            for v, across in _cut(-(-columns // lanes), vectors, exact=True):
-                total += down * across * (max(h * v / 2, (h + v) / 2, 4.0) + 1)
+        for v, across in _cut(-(-columns // lanes), vectors, exact=True):
+            total += across * PIECE * bound
+            for h, down in _cut(rows, height, exact):
+                spare = 0.75 * v if bound else 1
+                total += down * across * (max(h * v / target.fmas, (h + v) / 2, 4.0) + spare)
         return total * (1.0 if exact else PACKING), -height * vectors
 
-    most = max(rows, 1), max(1, -(-columns // lanes))
+    most = max(min(rows, most_rows), 1), max(1, -(-columns // lanes))
     if target.tile is not None:
-        return Tile(min(target.tile[0], most[0]), min(target.tile[1], most[1]), lanes)
+        return Tile(min(target.tile[0], max(rows, 1)), min(target.tile[1], most[1]), lanes)
     fitting = [(h, v) for h, v in shapes(target.registers) if h <= most[0] and v <= most[1]]
     height, vectors = min(fitting, key=cycles)
     return Tile(height, vectors, lanes)
@@ -128,7 +139,7 @@ def _cut(count: int, size: int, exact: bool) -> list[tuple[int, int]]:
 
 def shapes(registers: int) -> list[tuple[int, int]]:
     """All register tiles that fit."""
-    return [(h, v) for v in (4, 3, 2, 1) for h in range(1, 25) if h * v + v + 1 <= registers]
+    return [(h, v) for v in (4, 3, 2, 1) for h in range(1, MOST_ROWS + 1) if h * v + v + 1 <= registers]
 
 
 def crowded(stride: int, lines: int, sets: int) -> bool:

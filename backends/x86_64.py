@@ -40,6 +40,7 @@ def _target(
         features=features,
         lanes=lanes,
         registers=registers,
+        fmas=1 if lanes == 16 else 2,  # AMD's and Intel's cores but the largest make two halves of 512 bits
         capabilities=capabilities | {f"scratch({1 << 30})"},  # a thread's: ordinary memory
         pause=("llvm.x86.sse2.pause", ()),
         lowering=lower_for_vectors,
