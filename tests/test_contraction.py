@@ -13,7 +13,7 @@ from native import run
 from scheduling import Draft, inputs
 
 from alphac.backends.emit import lower_programs
-from alphac.backends.registry import host_target
+from alphac.backends.registry import host_target, target
 from alphac.backends.target import Target
 from alphac.backends.tiling import shapes
 from alphac.ir.core import Function
@@ -103,6 +103,23 @@ def test_threads_with_rows_of_their_own_give_the_same_bits(terms: int):
     agrees(tall(terms), host_target(), threads=3)
 
 
+@pytest.mark.parametrize("ragged", [False, True])
+def test_rows_that_lie_in_runs(ragged: bool):
+    """Of every example a part is multiplied: tiles of rows that lie in one example each are read in place."""
+    draft = Draft()
+    batch, whole, k, n = Dim("b", 2 * SHARDS, SHARDS), Dim("t", 60), Dim("k", 300), Dim("n", 40)
+    part = Dim("t", 47 if ragged else 48)
+    x = draft.argument("column", "x", TensorType(F32, (batch, whole, k)))
+    w = draft.argument("state", "w", TensorType(F32, (k, n)))
+    cut = draft.b("slice", x, dim="t", start=5, step=1, to=part)
+    draft.result("output", "y", draft.b("abs", draft.b("contract", cut, w, dims=(batch, part, n))))
+    function = draft.function()
+    agrees(function, host_target(), threads=2)
+    for name in ("x86-64-v4", "x86-64-v3"):
+        (source,) = lower_programs([schedule(function)], target(name)).sources.values()
+        assert ("rows = memory" in source.source) == ragged, name
+
+
 COMPARED = [("le", True), ("lt", False), ("ge", True), ("gt", False)]
 
 
@@ -129,10 +146,10 @@ def test_masked_tiles_are_not_multiplied_and_change_nothing(op: str, rows_first:
     assert re.search(r"if \(.*[<>]=?.*\):\n +(if .*\n +)?multiply", source)
 
 
-def agrees(function: Function, target: Target, threads: int, arrays: Sequence[np.ndarray] | None = None) -> None:
+def agrees(function: Function, compiled: Target, threads: int, arrays: Sequence[np.ndarray] | None = None) -> None:
     arrays = inputs(function) if arrays is None else arrays
     program = schedule(function)
-    code = lower_programs([program], target)
+    code = lower_programs([program], compiled)
     roles, _ = run(program, code, arrays, SHARDS, SHARES, threads=threads)
     wanted = interpret(function, arrays, exact=True)
     for (_, buffer), value in zip(program.results, wanted, strict=True):
