@@ -136,11 +136,12 @@ def contracted(
     dims: tuple[Dim, ...],
     combine: bool = False,
     inline: bool = False,
+    op: str = "contract",
 ) -> Case:
     def make(builder: Builder, x: Value, y: Value) -> Value:
         if inline:
             x, y = builder("neg", x), builder("abs", y)
-        z = builder("contract", x, y, dims=dims)
+        z = builder(op, x, y, dims=dims)
         return builder.combine(z) if combine else builder("neg", z)
 
     note = ("combine" if combine else "") + (" inlined" if inline else "")
