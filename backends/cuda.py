@@ -65,7 +65,8 @@ define <4 x float> @gpu_matrix(<4 x i32> %a, <2 x i32> %b, <4 x float> %c) conve
   %c2 = extractelement <4 x float> %c, i32 2
   %c3 = extractelement <4 x float> %c, i32 3
   %d = call {{float, float, float, float}} @llvm.nvvm.mma.m16n8k16.row.col.bf16(
-    i32 %a0, i32 %a1, i32 %a2, i32 %a3, i32 %b0, i32 %b1, float %c0, float %c1, float %c2, float %c3)
+    i32 %a0, i32 %a1, i32 %a2, i32 %a3, i32 %b0, i32 %b1,
+    float %c0, float %c1, float %c2, float %c3) nounwind willreturn
   %d0 = extractvalue {{float, float, float, float}} %d, 0
   %d1 = extractvalue {{float, float, float, float}} %d, 1
   %d2 = extractvalue {{float, float, float, float}} %d, 2
