@@ -166,6 +166,23 @@ def test_whoever_can_run_nothing_is_refused_with_the_reasons(tmp_path: Path, fam
 
 
 @here
+def test_parts_that_hand_on_examples_are_one_endpoints(tmp_path: Path, families: None) -> None:
+    """The message names both regions, what each asks for, every endpoint, and the plan that would do it."""
+    text = SYSTEM.replace("y - x @ w", "y - line(x)")
+    with pytest.raises(Diagnostics) as caught:
+        compiled(tmp_path, [OLD, "clock", "mill"], text)
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.span and found.span.line) == ("E204", 9)
+    assert found.message == (
+        "region `line` and region `off` hand on values of examples, so one must have family(mill) and family(clock): "
+        f"{OLD} (the {OLD}) lacks family(mill) and family(clock), clock (the clock) lacks family(mill), "
+        "mill (the mill) lacks family(clock)"
+    )
+    assert "`pipeline` plan" in found.help
+    assert compiled(tmp_path, ["both"]).is_dir()
+
+
+@here
 def test_strands_of_the_ir(tmp_path: Path, families: None) -> None:
     compiled(tmp_path, ["both"])
     source = pipeline.parse_and_elaborate(tmp_path / "parts.alpha", {})
