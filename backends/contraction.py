@@ -82,7 +82,8 @@ class Contraction:
         paired = suits_pairs(frame, op, self.terms)
 
         def packing(most_rows: int) -> Packing:
-            tile = register_tile(rows, columns, _multiple(self.rows.count), element, frame.target, most_rows)
+            unit, each = _multiple(self.rows.count), self.terms
+            tile = register_tile(rows, columns, each, unit, element, frame.target, most_rows)
             what = (self.rows, self.columns, summed, terms, tile, self.batch)
             return PairPacking(frame, *what) if paired else Packing(frame, self.dtype, *what)
 

@@ -21,8 +21,12 @@ ROWS = 256
 STRIP_BYTES = 384 << 10  # of a strip's columns
 STRIP_TILES = 4  # of rows for which a strip of columns pays
 MOST_ROWS, LOW_ROWS = 24, 8  # of a tile, and of one whose rows crowd no cache
+PACKING = 1.1  # what it costs to pack rows because their number is not known: a factor, and
+COPY = 0.1  # cycles an element
 PIECE = 2.0  # cycles that it takes per term to fetch a tile's columns, which all rows share
-PACKING = 1.1  # what it costs, at most, to pack rows because their number is not known
+LOOP = 0.5  # cycles of a term beside fma and loads
+CALL = 8  # cycles between two leaves of a tile, and
+QUEUE, WAIT = 16, 3  # for every line that is stored beyond what the processor can put off
 
 
 @dataclass(frozen=True)
@@ -99,15 +103,16 @@ def vector_width(element: int, target: Target) -> int:
     return max(1, target.lanes * 4 // element)
 
 
-def register_tile(rows: int, columns: int, unit: int, element: int, target: Target, most_rows: int = MOST_ROWS) -> Tile:
+def register_tile(
+    rows: int, columns: int, terms: int, unit: int, element: int, target: Target, most_rows: int = MOST_ROWS
+) -> Tile:
     """The register tile of at most `most_rows` rows that takes the fewest cycles: two loads a cycle, a chain's next fma
-    after four. `unit`: what the number of rows is known to be a multiple of; if that is all of them, the rest is a
-    smaller tile.
+    after four; behind every leaf of so many terms its sums are stored. `unit`: what the number of rows is known to be a
+    multiple of; if that is all of them, the rest is a smaller tile.
 
-    Where the fma of a term take more cycles than its loads, what counts is how many vectors of columns come from the
-    cache, and, if few rows share them, in how many pieces they came there: one vector suits best, by no more rows than
-    a line has."""
-    lanes = vector_width(element, target)
+    Where a term's fma take more cycles than its loads, it matters in how many pieces columns that few rows share are
+    fetched, and no tile is higher than a line has elements: such are packed line by line."""
+    lanes, leaf = vector_width(element, target), min(terms, LEAF)
     bound = target.fmas == 1
     most_rows = min(most_rows, LINE // element) if bound else most_rows
 
@@ -118,9 +123,9 @@ def register_tile(rows: int, columns: int, unit: int, element: int, target: Targ
         for v, across in _cut(-(-columns // lanes), vectors, exact=True):
             total += across * PIECE * bound
             for h, down in _cut(rows, height, exact):
-                spare = 0.75 * v if bound else 1
-                total += down * across * (max(h * v / target.fmas, (h + v) / 2, 4.0) + spare)
-        return total * (1.0 if exact else PACKING), -height * vectors
+                ends = CALL + WAIT * max(0, h * v * v * lanes * element / LINE - QUEUE)
+                total += down * across * (max(h * v / target.fmas, (h + v) / 2, 4.0) + LOOP + ends / leaf)
+        return total if exact else total * PACKING + rows * COPY, -height * vectors
 
     most = max(min(rows, most_rows), 1), max(1, -(-columns // lanes))
     if target.tile is not None:
