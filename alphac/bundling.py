@@ -28,11 +28,13 @@ Kind = tuple[str, frozenset[int]]  # a target, and the strands of which a role o
 
 
 def kinds(shares: Sequence[Sequence[Share]], targets: Sequence[str], strands: Sequence[Strand]) -> list[Kind]:
-    """The kinds of code that roles need, in their order; last, if a role's target may own everything, the kind of a
-    role that does."""
+    """The kinds of code that roles need, in their order; last the kinds of roles that work alone: one that owns
+    everything, or several that own all that their targets may."""
     found = [(name, _owned(owned)) for owned, name in zip(shares, targets, strict=True)]
-    able = [name for name in targets if all(name in strand.targets for strand in strands)]
-    return found + [(name, frozenset(range(len(strands)))) for name in able[:1]]
+    may: dict[frozenset[int], str] = {}
+    for name in targets:
+        may.setdefault(frozenset(k for k, strand in enumerate(strands) if name in strand.targets), name)
+    return found + [(name, owned) for owned, name in may.items() if not any(owned < other for other in may)]
 
 
 def _owned(shares: Sequence[Share]) -> frozenset[int]:
@@ -85,7 +87,7 @@ def write(draft: Draft, directory: Path, sources: Path) -> Bundle:
         files[f"kernels/{name}.{'py' if code.target.printer is None else 'c'}"] = kernels_text(code).encode()
     names = {name: f"data/{name}{path.suffix}" for name, path in paths.items()}
     files |= {names[name]: path for name, path in paths.items()}
-    classes, roles, solo = _classes(draft)
+    classes, roles, alone = _classes(draft)
     record = next(iter(draft.code.values())).records
     manifest = format.Manifest(
         system=module.system,
@@ -104,7 +106,8 @@ def write(draft: Draft, directory: Path, sources: Path) -> Bundle:
         strands=tuple(format.StrandRecord(tuple(sorted(s.targets)), s.regions) for s in draft.strands)
         if len(draft.strands) > 1
         else (),
-        solo=solo,
+        solo=alone[0] if len(alone) == 1 else -1,
+        apart=tuple(alone[1:] and alone),
     )
     return write_bundle(directory, manifest, files)
 
@@ -122,9 +125,8 @@ def kernels_text(code: Code) -> str:
     return f"# {code.target.name}\n\n" + "\n\n".join(s.source.rstrip() for s in code.sources.values()) + "\n"
 
 
-def _classes(draft: Draft) -> tuple[list[format.ClassRecord], list[format.RoleRecord], int]:
-    """Role classes (equal shares and target), the roles in them, and the class that owns every shard, −1 if no role's
-    target may."""
+def _classes(draft: Draft) -> tuple[list[format.ClassRecord], list[format.RoleRecord], list[int]]:
+    """Role classes (equal shares and target), the roles in them, and the classes of roles that work alone."""
     keys: dict[tuple[tuple[int, ...], str], int] = {}
     classes: list[format.ClassRecord] = []
 
@@ -139,10 +141,9 @@ def _classes(draft: Draft) -> tuple[list[format.ClassRecord], list[format.RoleRe
         number = class_of(tuple(share.shards for share in shares), name)
         (first, count), *others = ((share.first, share.shards) for share in shares)
         roles.append(format.RoleRecord(k, number, first, count, tuple(others)))
-    count = len(draft.strands)
-    every = [n for n, strands in kinds(draft.shares, draft.targets, draft.strands)[len(roles) :]]
-    solo = class_of((shard_count(draft.module),) * count, every[0]) if every else -1
-    return classes, roles, solo
+    shards, strands = shard_count(draft.module), range(len(draft.strands))
+    alone = kinds(draft.shares, draft.targets, draft.strands)[len(roles) :]
+    return classes, roles, [class_of(tuple(shards * (k in owned) for k in strands), name) for name, owned in alone]
 
 
 def _class(draft: Draft, owned: tuple[int, ...], name: str) -> format.ClassRecord:

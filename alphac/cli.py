@@ -366,7 +366,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def guarded(body: Callable[[], Any]) -> int:
     """Run `body`; turn what it raises into a message on stderr and an exit code."""
-    from alphac.diagnostics import Diagnostics, render
+    from alphac.diagnostics import Diagnostics, render, source_of
     from alphac.runtime.errors import RuntimeFault
 
     try:
@@ -381,7 +381,7 @@ def guarded(body: Callable[[], Any]) -> int:
         err.print("stopped")
         return 1
     except Diagnostics as error:
-        err.print("\n\n".join(render(d, _source) for d in error.diagnostics), markup=False)
+        err.print("\n\n".join(render(d, source_of) for d in error.diagnostics), markup=False)
         return 1
     except RuntimeFault as error:
         err.print(f"error: {error}", markup=False)
@@ -393,15 +393,6 @@ def guarded(body: Callable[[], Any]) -> int:
         err.print("alphac: internal error: this is a bug in alphac, not in your program\n", markup=False)
         err.print(traceback.format_exc(), markup=False)
         return 4
-
-
-def _source(file: str) -> str | None:
-    """The text that a diagnostic points into; None if it cannot be read (any more)."""
-    path = Path(file) if not file.startswith("prelude/") else Path(__file__).parent / "frontend" / file
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
 
 
 if __name__ == "__main__":

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from alphac.ir.span import Span
+
+PRELUDE = "<prelude>/"  # how spans name the files of the prelude
+LONGEST_LINE = 160  # characters of a line of the source that a message shows
 
 CODES: dict[str, str] = {
     # E100 … E109: the text
@@ -116,6 +120,16 @@ class Diagnostic:
         if self.code not in CODES:
             raise ValueError(f"{self.code} is not in CODES")
 
+    def called_from(self, call: Span) -> Diagnostic:
+        """The same at the place from which the prelude was called, if it is in the prelude: its line is a remark."""
+        if self.span is None or not in_prelude(self.span):
+            return self
+        return replace(self, span=call, labels=(Label(call, ""), *(self.labels or (Label(self.span, ""),))))
+
+
+def in_prelude(span: Span) -> bool:
+    return span.file.startswith(PRELUDE)
+
 
 class Diagnostics(Exception):
     """The mistakes that one phase found. Never empty."""
@@ -158,6 +172,15 @@ def _distance(a: str, b: str) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------------ rendering
+def source_of(file: str) -> str | None:
+    """The text that a diagnostic points into; None if it cannot be read (any more)."""
+    own = Path(__file__).parent / "frontend/prelude" / file.removeprefix(PRELUDE)
+    try:
+        return (own if file.startswith(PRELUDE) else Path(file)).read_text(encoding="utf-8-sig", errors="replace")
+    except (OSError, ValueError):
+        return None
+
+
 def render(diagnostic: Diagnostic, source: str | Callable[[str], str | None] = "") -> str:
     """The diagnostic as people read it. `source`: the text of the file, or a function that gives a file's text."""
     head = f"error[{diagnostic.code}]: {diagnostic.message}"
@@ -169,7 +192,10 @@ def render(diagnostic: Diagnostic, source: str | Callable[[str], str | None] = "
         labels = diagnostic.labels or (Label(diagnostic.span, ""),)
         for file, line in sorted({(k.span.file, k.span.line) for k in labels}, key=lambda p: (p[0] != main, p)):
             text = source if isinstance(source, str) else source(file)
-            lines += _marked_line(text or "", line, [k for k in labels if (k.span.file, k.span.line) == (file, line)])
+            here = [k for k in labels if (k.span.file, k.span.line) == (file, line)]
+            if file != main:
+                lines.append(f"{min(here, key=lambda k: k.span.column).span}:")
+            lines += _marked_line(text or "", line, here)
     if diagnostic.help:
         lines.append(f"help: {diagnostic.help}")
     return "\n".join(lines)
@@ -180,21 +206,36 @@ def _marked_line(text: str, number: int, labels: list[Label]) -> list[str]:
     rows = text.split("\n")
     if not 1 <= number <= len(rows):
         return []
-    row = rows[number - 1].rstrip("\r").expandtabs(1)
-    if len(row) > 400:
-        return []
+    row = _printable(rows[number - 1].rstrip("\r"))
     labels = sorted(labels, key=lambda l: l.span.column)
+    row, cut = _excerpt(row, labels[0].span.column)
     marks = ""
     for label in labels:
-        end = label.span.end_column if label.span.end_line == number else len(row.rstrip()) + 1
-        start = _width(row[: label.span.column - 1])
-        length = max(1, _width(row[label.span.column - 1 : end - 1]))
+        end = label.span.end_column - cut if label.span.end_line == number else len(row.rstrip()) + 1
+        begin = max(1, label.span.column - cut)
+        start = _width(row[: begin - 1])
+        length = max(1, _width(row[begin - 1 : end - 1]))
         marks = marks.ljust(start)[: max(start, len(marks))] + "^" * length
     lines = [row, f"{marks} {labels[-1].text}".rstrip()]
     for label in reversed(labels[:-1]):
         if label.text:
-            lines.append(" " * _width(row[: label.span.column - 1]) + label.text)
+            lines.append(" " * _width(row[: label.span.column - cut - 1]) + label.text)
     return lines
+
+
+def _printable(row: str) -> str:
+    """A line without what moves a terminal's cursor; as many characters as before."""
+    return "".join(
+        " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) == "Cc" else c for c in row
+    )
+
+
+def _excerpt(row: str, column: int) -> tuple[str, int]:
+    """What is shown of a line, around a column if it is long, and how many characters were left out before."""
+    if len(row) <= LONGEST_LINE:
+        return row, 0
+    cut = max(0, min(column - LONGEST_LINE // 2, len(row) - LONGEST_LINE))
+    return row[cut : cut + LONGEST_LINE], cut
 
 
 def _width(text: str) -> int:

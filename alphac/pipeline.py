@@ -23,7 +23,7 @@ from alphac.frontend.tree_text import tree_text
 from alphac.ir.core import Module
 from alphac.ir.errors import NotDifferentiableError, ToolMissing
 from alphac.ir.fleet import assumed
-from alphac.ir.passes.admit import EXACT, Admission, Refusal, Strand, admit
+from alphac.ir.passes.admit import EXACT, Admission, Parting, Refusal, Strand, admit
 from alphac.ir.passes.differentiate import Differentiate
 from alphac.ir.passes.expand import Expand
 from alphac.ir.passes.pad_windows import PadWindows
@@ -237,7 +237,10 @@ def shares_of(module: Module, plan: Plan) -> tuple[tuple[Share, ...], ...]:
         raise fail("E201", str(error), None, "declare a larger grain or use fewer roles") from error
 
 
-def _instead(refusal: Refusal) -> str:
+def _instead(refusal: Refusal | Parting) -> str:
+    if isinstance(refusal, Parting):
+        way = "a `pipeline` plan, which hands such values from endpoint to endpoint, is not executed yet"
+        return f"{way}: give one endpoint all of it, or let the parts meet in sums over the batch only"
     if refusal.missing == EXACT and refusal.what.startswith("region "):
         return f"write `numeric fast(tolerance = …)` at the region, or leave {' and '.join(refusal.targets)} out"
     return "give the fleet endpoints with this capability, or ask for less"

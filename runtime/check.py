@@ -214,6 +214,10 @@ def _roles(manifest: Manifest) -> None:
     _require(-1 <= manifest.solo < len(manifest.classes), "solo names no class")
     if manifest.solo >= 0 and isinstance(solo := manifest.classes[manifest.solo], ClassRecord):
         _require(set(solo.owned) == {manifest.shards}, "the solo class does not own all shards")
+    for number in manifest.apart:
+        _require(0 <= number < len(manifest.classes), "apart names no class")
+        if isinstance(record := manifest.classes[number], ClassRecord):
+            _require(set(record.owned) == {0, manifest.shards}, "a class apart owns some shards of a strand")
     for number, role in enumerate(manifest.roles):
         if isinstance(role, RoleRecord):
             where = f"role {number}"

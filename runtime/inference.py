@@ -16,6 +16,7 @@ from alphac.runtime.checkpoint import HEAD, find_checkpoint, load_states, restor
 from alphac.runtime.columns import open_arrays
 from alphac.runtime.errors import DataRefused, InputRefused
 from alphac.runtime.executor import Executor, Program
+from alphac.runtime.groups import Alone
 from alphac.runtime.record import PARAMETERS
 from alphac.runtime.records import BufferRecord, PortRecord
 from alphac.runtime.training import Machine, open_data
@@ -27,10 +28,15 @@ def evaluate(bundle_path: Path | str, parameters: Path | str, *, threads: int = 
     """Every `evaluate` of a bundle, by name, with the states at `parameters`: a parameters.safetensors, a checkpoint
     or a run directory. Raises RuntimeFaults."""
     bundle = read_bundle(bundle_path)
-    with _solo(bundle, threads) as executor:
-        _load(bundle, Path(parameters), executor)
-        machine = Machine(bundle, executor, open_data(bundle), None)
-        return {e.name: machine.evaluate(e) for e in bundle.manifest.evaluations}
+    evaluations = bundle.manifest.evaluations
+    able = {e.name: _able(bundle, f"evaluate {e.name}", f"evaluate.{e.name}", f"finish.{e.name}") for e in evaluations}
+    data, values = open_data(bundle), dict[str, float]()
+    for number in dict.fromkeys(able.values()):
+        with _alone(bundle, number, threads) as executor:
+            _load(bundle, Path(parameters), executor)
+            machine = Machine(bundle, executor, data, Alone())
+            values |= {e.name: machine.evaluate(e) for e in evaluations if able[e.name] == number}
+    return {name: values[name] for name in able}
 
 
 def predict(
@@ -67,18 +73,30 @@ def predictions(
     bundle = read_bundle(bundle_path)
     name = _region(bundle, region)
     arrays = dict(inputs) if not isinstance(inputs, Path) else _read(inputs)
-    with _solo(bundle, threads) as executor:
+    with _alone(bundle, _able(bundle, name.replace(".", " "), name), threads) as executor:
         _load(bundle, Path(parameters), executor)
         return _Prediction(bundle, executor, executor.programs[name], arrays).run()
 
 
-@contextmanager
-def _solo(bundle: Bundle, threads: int) -> Generator[Executor]:
-    """An executor that owns all shards."""
+def _able(bundle: Bundle, what: str, *programs: str) -> int:
+    """The class that runs some programs alone: it owns all shards of their strands. Raises InputRefused."""
     manifest = bundle.manifest
-    if manifest.solo < 0:
-        raise InputRefused(f"{bundle.path} has no plan for one role that owns all shards", help="compile again")
-    executor = Executor(bundle, bundle.class_of(manifest.solo), 0, threads)
+    buffers = [buffer for name in programs for buffer in manifest.programs[name].buffers]
+    strands = {buffer.strand for buffer in buffers if buffer.grows or buffer.role == "nodes"}
+    for number in (manifest.solo, *manifest.apart):
+        if number >= 0 and all(bundle.class_of(number).owned[strand] for strand in strands):
+            return number
+    targets = " and ".join(", ".join(manifest.strands[strand].targets) for strand in sorted(strands))
+    raise InputRefused(
+        f"`{what}` has parts for {targets}, and no role of {bundle.path} runs them all",
+        help="compile for a role whose target has all of them; a run ends with every evaluation, by all roles",
+    )
+
+
+@contextmanager
+def _alone(bundle: Bundle, number: int, threads: int) -> Generator[Executor]:
+    """An executor of a class that owns all shards of what it runs."""
+    executor = Executor(bundle, bundle.class_of(number), 0, threads)
     try:
         yield executor
     finally:
@@ -161,7 +179,7 @@ class _Prediction:
         for begin in range(0, self.count, size) if self.batch else (0,):
             count = min(size, self.count - begin)
             self._fill(begin, count)
-            self.executor.run(self.program.name, None)
+            self.executor.run(self.program.name, None if self.executor.whole else Alone().exchange)
             for port in ports:
                 value = self.program.value(port.buffer)
                 if self._record(port.buffer).grows:

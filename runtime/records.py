@@ -248,6 +248,7 @@ class Manifest(NamedTuple):
     grain      None when nothing is batched: there is one shard then
     strands    if shards of parts of the system are owned apart: what each part is
     solo       the class (in `classes`) that owns all shards, for `eval` and `predict`; −1: there is none
+    apart      the classes instead of it, where no role's target may own everything: each owns all of some strands
     files      filled in when written
     """
 
@@ -264,6 +265,7 @@ class Manifest(NamedTuple):
     roles: tuple[RoleRecord | Withheld, ...]
     strands: tuple[StrandRecord, ...] = ()
     solo: int = -1
+    apart: tuple[int, ...] = ()
     format: int = FORMAT
     bundle: str = ""
     files: Mapping[str, FileRecord] = NONE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from alphac.diagnostics import CODES, Diagnostics, render
+from alphac.diagnostics import CODES, PRELUDE, Diagnostics, render, source_of
 from alphac.frontend.elaborate import elaborate
 from alphac.frontend.parse import parse, read_source
 from alphac.pipeline import differentiate
@@ -32,8 +32,7 @@ def answer(name: str) -> Diagnostics:
 
 
 def source(file: str) -> str | None:
-    path = ERRORS / file
-    return path.read_text(encoding="utf-8") if path.exists() else None
+    return source_of(file if file.startswith(PRELUDE) else str(ERRORS / file))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -56,13 +55,48 @@ def test_every_message_is_one_sentence_with_help() -> None:
             assert not diagnostic.message.endswith("."), name
 
 
-def test_wrong_encoding(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf"], ids=["plain", "marked"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["unix", "dos", "mac"])
+def test_wrong_encoding(before: bytes, end: str, tmp_path: Path) -> None:
+    """The place is counted in characters, and the line is shown."""
     path = tmp_path / "latin.alpha"
-    path.write_bytes("system s\nlet größe = 1\n".encode("latin-1"))
+    path.write_bytes(before + f"system s{end}let é = ".encode() + f"größe{end}".encode("latin-1"))
     with pytest.raises(Diagnostics) as caught:
         read_source(path)
     (diagnostic,) = caught.value.diagnostics
-    assert (diagnostic.code, diagnostic.span and diagnostic.span.line) == ("E102", 2)
+    assert render(diagnostic, source_of).split("\n")[:3] == [
+        f"{path}:2:11: error[E102]: byte 0xf6 is not UTF-8",
+        "let é = gr\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}e",
+        "          ^",
+    ]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["unix", "dos", "mac"])
+def test_lines_end_as_editors_end_them(end: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.alpha"
+    path.write_bytes(f"\ufeffsystem s{end}\tlet a = 1 2{end}".encode())
+    with pytest.raises(Diagnostics) as caught:
+        parse(read_source(path), str(path))
+    (diagnostic,) = caught.value.diagnostics
+    assert render(diagnostic, source_of).split("\n")[1:3] == [" let a = 1 2", "           ^"]
+    assert str(diagnostic.span) == f"{path}:2:12"
+
+
+def test_long_lines_are_shown_around_the_place() -> None:
+    text = "system s\nlet a = " + " + ".join(["b"] * 200) + " + 2 3 + " + " + ".join(["b"] * 200)
+    with pytest.raises(Diagnostics) as caught:
+        parse(text, "s.alpha")
+    (diagnostic,) = caught.value.diagnostics
+    _, row, marks, _ = render(diagnostic, text).split("\n")
+    assert len(row) == 160 and row[marks.index("^")] == "3" and "2 3" in row
+
+
+def test_control_characters_stay_out_of_messages() -> None:
+    text = "system s\nlet a = \x1b[31m\n"
+    with pytest.raises(Diagnostics) as caught:
+        parse(text, "s.alpha")
+    shown = render(caught.value.diagnostics[0], text)
+    assert "U+001B has no meaning here" in shown and "\x1b" not in shown
 
 
 def test_missing_file(tmp_path: Path) -> None:

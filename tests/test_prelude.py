@@ -380,6 +380,29 @@ def test_losses_at_extreme_logits(dtype: str, arithmetic: Arithmetic, tolerance:
         np.testing.assert_allclose(moved, wanted, atol=2e-3)  # x - (x - slope) has the grain of x: 1e4 in f32
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_binary_cross_entropy_keeps_every_digit(dtype: str, tmp_path: Path) -> None:
+    """Where the logit is right, too: the loss and its slope are as small as they are, and not 0."""
+    number, least = (np.float32, 85) if dtype == "f32" else (np.float64, 690)  # beyond it e^-x is subnormal
+    eps = float(np.finfo(number).eps)
+    logit = np.linspace(-least, least, 999).astype(number)
+    for target in (0, 1, 0.25):
+        formula = Formula(
+            f"binary_cross_entropy(x, {target})", f"{dtype}[n]", {"n": 999}, {"x": f"{dtype}[n]"}, tmp_path
+        )
+        x = logit.astype(np.float64)
+        wanted = target * np.logaddexp(0, -x) + (1 - target) * np.logaddexp(0, x)
+        found = formula.value(logit, arithmetic="exact")
+        np.testing.assert_allclose(found, wanted, rtol=8 * eps)
+    text = f"system s\ndim n = 999\nparam x: {dtype}[n] = 0\nstate slope: {dtype}[n] = 0\n"
+    text += "optimizer keep { p' = g }\nlearn x with keep minimizing { sum(binary_cross_entropy(x, 1)) }\n"
+    system = Small(text, tmp_path, arithmetic="exact")
+    system.states["x"] = logit
+    system.step()
+    wanted = -1 / (1 + np.exp(logit.astype(np.float64)))
+    np.testing.assert_allclose(system.states["x"], wanted, rtol=8 * eps)
+
+
 @pytest.mark.peers
 def test_losses_are_those_of_pytorch(tmp_path: Path) -> None:
     import torch

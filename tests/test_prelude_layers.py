@@ -35,6 +35,24 @@ def test_dense(to: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(b - system.states["f.dense.b"], np.full(dims[to], 4), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+def test_layers_are_of_their_inputs_element_type(dtype: str, tmp_path: Path) -> None:
+    """All they hold is, but for running statistics of bf16, which 8 bits would not let move."""
+    text = frame({"inside": 3, "made": 2, "batch": 4}) + f"let real = {dtype}\n"
+    text += 'data d from "d.npz" {\n x: f32[inside] = x\n y: i32[] = y\n}\n'
+    text += "region f(x: real[batch, inside]) -> real[batch, made] { dense(batch_norm(x, inside, 0.5), made) }\n"
+    text += "learn f.* with adam(0.1) minimizing { mean(cross_entropy(f(real(x)), y)) }\n"
+    x = 10 + draw(4, 3).astype(np.float32)
+    system = Small(text, tmp_path, {"x": x, "y": np.array([0, 1, 1, 0], np.int32)}, arithmetic="exact")
+    types = {name: info.type.dtype.name for name, info in system.module.states.items()}
+    kept = "f32" if dtype == "bf16" else dtype
+    assert {types[f"f.dense.{name}"] for name in "wb"} == {types["f.batch_norm.scale"], dtype}
+    assert {types["f.batch_norm.average"], types["f.batch_norm.variance"]} == {kept}
+    losses = [system.step()["loss"] for _ in range(20)]
+    assert losses[-1] < losses[0]
+    np.testing.assert_allclose(system.states["f.batch_norm.average"], x.mean(0), rtol=1e-2)
+
+
 # --------------------------------------------------------------------------------------------------------- batch norm
 NORMALIZED = """
 data d from "d.npz" {
@@ -110,6 +128,12 @@ def test_dropout(tmp_path: Path) -> None:
     twice = kept(Small(head + DROPPED.replace("dropout(a, 0.3)", "dropout(a, 0.3) + dropout(a, 0.3)"), tmp_path))
     assert (np.isclose(twice, 1 / 0.7)).mean() == pytest.approx(0.42, abs=0.05)  # every place draws of its own
     assert (kept(Small(head + DROPPED.replace("0.3", "0"), tmp_path)) == 1).all()
+
+
+def test_dropout_of_everything(tmp_path: Path) -> None:
+    """At a rate of 1 nothing is left, and nothing divided by 0; at a rate that is computed, too."""
+    for rate in ("1", "minimum(1, step + 1)"):
+        assert (kept(Small(frame({"rows": 60, "columns": 50}) + DROPPED.replace("0.3", rate), tmp_path)) == 0).all()
 
 
 def test_dropout_and_bernoulli_out_of_training(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 import running
 from running import Run, assert_same_bits, call, train
@@ -22,7 +23,8 @@ from alphac.ir.text import print_module
 from alphac.ir.text_parse import parse_module
 from alphac.ir.verify import verify
 from alphac.runtime.bundle import read_bundle
-from alphac.runtime.errors import NonFiniteLoss
+from alphac.runtime.errors import InputRefused, NonFiniteLoss
+from alphac.runtime.inference import evaluate, predictions
 
 ROOT = Path(__file__).parents[1]
 THREE = ROOT / "examples" / "three_parts"
@@ -112,6 +114,31 @@ def test_a_checkpoint_resumes_on_other_owners(tmp_path: Path, families: None) ->
 
 
 @here
+def test_what_was_learned_apart_is_used_by_who_can_run_it(tmp_path: Path, families: None) -> None:
+    """No role's target has both families: every evaluation and region is run by one that has all that it needs."""
+    alone = train(compiled(tmp_path, ["both"]), tmp_path / "alone", 30)
+    three = read_bundle(compiled(tmp_path, [OLD, "clock", "mill"]))
+    records = [three.class_of(number) for number in three.manifest.apart]
+    assert [(r.target, r.owned) for r in records] == [("clock", (8, 0, 8)), ("mill", (8, 8, 0))]
+    assert evaluate(three.path, tmp_path / "alone") == evaluate(tmp_path / "both", tmp_path / "alone")
+    assert evaluate(three.path, tmp_path / "alone") == alone.record["values"]
+    inputs = {"x": np.ones((20, 3), np.float32)}
+    for region, given in (("line", inputs), ("off", inputs | {"y": np.ones(20, np.float32)})):
+        one, other = (predictions(p, region, given, tmp_path / "alone") for p in (three.path, tmp_path / "both"))
+        assert one.keys() == other.keys() and all(one[k].tobytes() == v.tobytes() for k, v in other.items())
+
+
+@here
+def test_an_evaluation_across_families_says_who_would_have_to_run_it(tmp_path: Path, families: None) -> None:
+    text = SYSTEM + "evaluate across on test = mean(line(x)) - mean(off(x, y))\n"
+    bundle = compiled(tmp_path, [OLD, "clock", "mill"], text)
+    run = train(bundle, tmp_path / "run", 3)
+    assert run.record["values"].keys() == {"error", "width", "across"}
+    with pytest.raises(InputRefused, match=r"`evaluate across` has parts for mill and clock, and no role of .* runs"):
+        evaluate(bundle, tmp_path / "run")
+
+
+@here
 def test_a_loss_that_is_not_finite_is_explained_by_its_owner(tmp_path: Path, families: None) -> None:
     text = SYSTEM.replace("mean((line(x) - y) ** 2)", "mean(log(line(x) - 1e9))")
     bundle = compiled(tmp_path, [OLD, "clock", "mill"], text)
@@ -136,6 +163,23 @@ def test_whoever_can_run_nothing_is_refused_with_the_reasons(tmp_path: Path, fam
     ]
     with pytest.raises(Diagnostics, match=r"region `line` needs family\(mill\), which clock .the clock. lacks"):
         compiled(tmp_path, ["clock"], text)
+
+
+@here
+def test_parts_that_hand_on_examples_are_one_endpoints(tmp_path: Path, families: None) -> None:
+    """The message names both regions, what each asks for, every endpoint, and the plan that would do it."""
+    text = SYSTEM.replace("y - x @ w", "y - line(x)")
+    with pytest.raises(Diagnostics) as caught:
+        compiled(tmp_path, [OLD, "clock", "mill"], text)
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.span and found.span.line) == ("E204", 9)
+    assert found.message == (
+        "region `line` and region `off` hand on values of examples, so one must have family(mill) and family(clock): "
+        f"{OLD} (the {OLD}) lacks family(mill) and family(clock), clock (the clock) lacks family(mill), "
+        "mill (the mill) lacks family(clock)"
+    )
+    assert "`pipeline` plan" in found.help
+    assert compiled(tmp_path, ["both"]).is_dir()
 
 
 @here
@@ -188,6 +232,8 @@ def test_matrix_instructions_a_checked_region_and_a_transition(tmp_path: Path, m
     three = train(tmp_path / "three", tmp_path / "run", 33)
     assert work(three) == [[0, 32], [16, 0], [16, 0]]
     assert [role["target"] for role in three.record["roles"]] == [BF16, "x86-64-v3", OLD]
+    answer = call("eval", "three", "--parameters", "run")
+    assert answer.code == 0 and answer.out.split()[::2] == ["nearest", "accuracy"], answer.err
     plan = pipeline.Plan((Fraction(1),), (BF16,))
     alone = train(pipeline.compile_file(source, out=tmp_path / "one", plan=plan).path, tmp_path / "alone", 33)
     assert_same_bits(three, alone)

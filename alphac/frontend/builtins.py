@@ -10,7 +10,7 @@ from alphac.frontend.calls import Call, builtin
 from alphac.frontend.contraction import contract, einsum
 from alphac.frontend.movement import note_index
 from alphac.frontend.reduction import mean, reduce
-from alphac.frontend.values import EVERY, Axes, describe, is_known, number, type_text
+from alphac.frontend.values import EVERY, Axes, ElementType, describe, is_known, number, type_text
 from alphac.ir.core import Value
 from alphac.ir.typesys import BOOL, F32, I32, Dim
 
@@ -109,6 +109,12 @@ def _einsum(call: Call) -> Value:
 def _axes(call: Call) -> Axes:
     call.check(1, 1)
     return Axes(call.tensor(0).type.dims)
+
+
+@builtin("element_type(x)")
+def _element_type(call: Call) -> ElementType:
+    call.check(1, 1)
+    return ElementType(call.tensor(0).type.dtype)
 
 
 @builtin("axis(x, position)")

@@ -138,6 +138,8 @@ def _binary(context: Context, node: tree.Binary, scope: Scope) -> Any:
         and (node.operator == "&" or isinstance(left, Axes) or isinstance(right, Axes))
     ):
         return _axes_operator(node, left, right)
+    if isinstance(left, ElementType) and isinstance(right, ElementType) and node.operator in ("==", "!="):
+        return (left == right) == (node.operator == "==")
     if node.operator == "&":
         raise fail("E117", "`&` takes the axes that both sides have", node.span, "for bools write `and`")
     return apply(context, OPERATORS[node.operator], [left, right], [node.left.span, node.right.span], node.span)

@@ -32,19 +32,24 @@ class Layout:
 
     def __init__(self) -> None:
         self.file = ""
+        self.open: list[Token] = []  # brackets and braces that wait for their closing one
 
     def process(self, stream: Iterator[Token]) -> Iterator[Token]:
-        brackets: list[str] = []
+        self.open = brackets = []
         previous = "_NL"  # type of the token last passed on
         for token in stream:
             if len(token) > MAXIMAL_NAME and token.type in ("NAME", "PRIMED"):
                 message = f"a name of {len(token)} letters"
                 raise fail("E101", message, span_of(token, self.file), f"names have at most {MAXIMAL_NAME}")
             if token.type == "_NL":
-                if (brackets and brackets[-1] != "LBRACE") or previous in ("_NL", "LBRACE") or previous in _CONTINUED:
+                if (
+                    (brackets and brackets[-1].type != "LBRACE")
+                    or previous in ("_NL", "LBRACE")
+                    or previous in _CONTINUED
+                ):
                     continue
             elif token.type in _OPEN:
-                brackets.append(token.type)
+                brackets.append(token)
                 if len(brackets) > MAXIMAL_DEPTH:
                     raise fail(
                         "E103",
@@ -53,7 +58,7 @@ class Layout:
                         "give names to parts of the expression",
                     )
             elif token.type in _CLOSE:
-                if brackets and brackets[-1] == _CLOSE[token.type]:
+                if brackets and brackets[-1].type == _CLOSE[token.type]:
                     brackets.pop()
                 if token.type == "RBRACE" and previous not in ("_NL", "LBRACE"):
                     yield Token.new_borrow_pos("_NL", "\n", token)

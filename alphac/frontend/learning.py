@@ -38,7 +38,8 @@ def learn(context: Context, node: tree.Learn, losses: list[tuple[Port, Value]], 
         losses.append((Port("loss", label), loss))
         scopes = [_ParameterScope(p, v, g) for p, v, g in zip(paths, current, gradients, strict=True)]
         name = _optimizer_name(system, rule, node)
-        found = _Rule(context, system, updates, system.orders_of[node]).run(rule, scopes, name, node.optimizer.span)
+        with context.at(node.optimizer.span):
+            found = _Rule(context, system, updates, system.orders_of[node]).run(rule, scopes, name, node.optimizer.span)
     updates.update(zip(paths, found, strict=True))
     return updates
 

@@ -17,6 +17,7 @@ from alphac.frontend import tree
 from alphac.frontend.layout import MAXIMAL_DEPTH, Layout, span_of
 from alphac.ir.span import Span
 
+BOM = "\ufeff"  # some editors begin a file with it
 MAXIMAL_SOURCE = 4 << 20  # characters
 MAXIMAL_CHAIN = 1000  # operators in a row: `a + b + …` nests as deep as it is long
 
@@ -31,10 +32,10 @@ def read_source(path: str | Path) -> str:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise fail("E100", f"`{path}` cannot be read: {reason}", None, "check the path and its permissions") from None
     try:
-        text = raw.decode("utf-8-sig")
+        return _decoded(raw)
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        column = error.start - (raw.rfind(b"\n", 0, error.start) + 1) + 1
+        before = _decoded(raw[: error.start])
+        line, column = _place(before)
         span = Span(str(path), line, column, line, column + 1)
         raise fail(
             "E102",
@@ -42,7 +43,16 @@ def read_source(path: str | Path) -> str:
             span,
             "save the file as UTF-8, e.g. with `iconv -t UTF-8`",
         ) from None
-    return text.replace("\r\n", "\n")
+
+
+def _decoded(raw: bytes) -> str:
+    """A file's text: no mark at its beginning, lines that end as they do here. Raises UnicodeDecodeError."""
+    return raw.decode("utf-8").removeprefix(BOM).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _place(before: str) -> tuple[int, int]:
+    """Line and column of what follows a text."""
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
 def parse(text: str, file: str) -> tree.System:
@@ -53,14 +63,15 @@ def parse(text: str, file: str) -> tree.System:
         )
     nul = text.find("\0")
     if nul >= 0:
-        line = text.count("\n", 0, nul) + 1
-        raise fail("E102", "the file holds a zero byte", Span(file, line, 1, line, 2), "is this a text file?")
+        line, column = _place(text[:nul])
+        span = Span(file, line, column, line, column + 1)
+        raise fail("E102", "the file holds a zero byte", span, "is this a text file?")
     parser, layout = _parser()
     layout.file = file
     try:
         parsed = parser.parse(text if text.endswith("\n") else text + "\n")
     except UnexpectedInput as error:
-        raise _syntax_error(error, text, file) from None
+        raise _syntax_error(error, text, file, layout.open[-1:]) from None
     _check_depth(parsed, file)
     try:
         declarations = _ToTree(file).transform(parsed)
@@ -121,8 +132,8 @@ _COMMON = {
 }
 
 
-def _syntax_error(error: UnexpectedInput, text: str, file: str) -> Diagnostics:
-    """One sentence that says what stands there and what was expected."""
+def _syntax_error(error: UnexpectedInput, text: str, file: str, open: list[Token]) -> Diagnostics:
+    """One sentence that says what stands there and what was expected. `open`: the innermost bracket that is, if any."""
     if isinstance(error, UnexpectedCharacters):
         line, column = error.line, error.column
         character = text[error.pos_in_stream : error.pos_in_stream + 1] if error.pos_in_stream is not None else "?"
@@ -131,7 +142,8 @@ def _syntax_error(error: UnexpectedInput, text: str, file: str) -> Diagnostics:
             return fail("E101", "a text in quotes does not end on its line", span, 'add the closing `"`')
         help = {"'": "a text stands in double quotes", "!": "not equal is `!=`, not is `not`", "|": "or is `or`",
                 "^": "a power is `**`"}.get(character, "")  # fmt: skip
-        return fail("E101", f"`{character}` has no meaning here", span, help or "remove it")
+        shown = f"`{character}`" if character.isprintable() else f"the character U+{ord(character):04X}"
+        return fail("E101", f"{shown} has no meaning here", span, help or "remove it")
     assert isinstance(error, UnexpectedToken)
     token = error.token
     expected = set(error.accepts or error.expected)
@@ -146,13 +158,18 @@ def _syntax_error(error: UnexpectedInput, text: str, file: str) -> Diagnostics:
     message = f"{found}, where {wanted} is expected" if found == "the line ends" else f"expected {wanted}, not {found}"
     if not help:
         help = _spelling(token, expected) or (
-            "a bracket or brace is still open"
+            _unfinished(open)
             if token.type == "$END"
             else f"write {wanted}, or remove {found}"
             if found != "the line ends"
             else "finish the statement; inside ( ) and [ ] a line may break anywhere"
         )
     return fail("E101", message, span, help)
+
+
+def _unfinished(open: list[Token]) -> str:
+    """What to do where the file ends too soon."""
+    return f"the `{open[0]}` of line {open[0].line} is still open" if open else "finish the last line"
 
 
 def _advice(error: UnexpectedToken) -> str:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from alphac.diagnostics import fail
+from alphac.diagnostics import Diagnostics, fail, in_prelude
 from alphac.frontend.values import Counter
 from alphac.ir.builder import Builder
 from alphac.ir.core import Attribute, Block, Function, Port, Value
@@ -132,10 +132,16 @@ class Context:
 
     @contextmanager
     def at(self, span: Span | None) -> Iterator[None]:
-        """Give `span` to what is built inside."""
-        before, self.span = self.span, span or self.span
+        """Give `span` to what is built inside; to what the prelude builds, the place from which it was called."""
+        before = self.span
+        if span is not None and (before is None or not in_prelude(span)):
+            self.span = span
         try:
             yield
+        except Diagnostics as error:
+            if before is None or in_prelude(before):
+                raise
+            raise Diagnostics(d.called_from(before) for d in error.diagnostics) from None
         finally:
             self.span = before
 

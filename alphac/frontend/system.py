@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from alphac.diagnostics import Diagnostic, Diagnostics, Label, fail, nearest
+from alphac.diagnostics import PRELUDE, Diagnostic, Diagnostics, Label, fail, nearest
 from alphac.frontend import tree
 from alphac.frontend.parse import parse, read_source
 from alphac.frontend.scope import Context, Scope
@@ -14,6 +14,7 @@ from alphac.frontend.values import (
     Callee,
     Counter,
     DataReference,
+    ElementType,
     StateInfo,
     StateReference,
     describe,
@@ -23,10 +24,10 @@ from alphac.frontend.values import (
 )
 from alphac.ir.core import Data, RegionContract, Value
 from alphac.ir.span import Span
-from alphac.ir.typesys import LANGUAGE_DTYPES, SHARD, Dim, TensorType
+from alphac.ir.typesys import LANGUAGE_DTYPES, SHARD, Dim, DType, TensorType
 
 MAXIMAL_ELEMENTS = 1 << 40
-PRELUDE = Path(__file__).with_name("prelude")
+PRELUDE_FOLDER = Path(__file__).with_name("prelude")
 
 
 class System:
@@ -54,7 +55,7 @@ class System:
         self.seed = 0
         self._values: dict[str, Any] = {}
         self._resolving: list[str] = []
-        for path in sorted(PRELUDE.glob("*.alpha")):
+        for path in sorted(PRELUDE_FOLDER.glob("*.alpha")):
             for node in _prelude(path):
                 assert isinstance(node, tree.Callable)
                 self.prelude[node.name] = node
@@ -279,10 +280,7 @@ class System:
 
     def type(self, node: tree.Type, scope: Scope, context: Context) -> TensorType:
         """A written type as a type."""
-        if node.dtype not in LANGUAGE_DTYPES:
-            near = nearest(node.dtype, LANGUAGE_DTYPES)
-            help = f"did you mean `{near}`?" if near else f"there are {', '.join(LANGUAGE_DTYPES)}"
-            raise fail("E115", f"`{node.dtype}` is no element type", node.span, help)
+        dtype = self._element_type(node, scope, context)
         dims: list[Dim] = []
         for part in node.dims:
             dims += self.dims(part, scope, context)
@@ -291,11 +289,23 @@ class System:
             if names.count(name) > 1:
                 help = f"give one axis another name: `dim other = {name}`"
                 raise fail("E118", f"a type names each dim once, and `{name}` stands here twice", node.span, help)
-        type = TensorType(LANGUAGE_DTYPES[node.dtype], tuple(dims))
+        type = TensorType(dtype, tuple(dims))
         if type.size > MAXIMAL_ELEMENTS:
             message = f"{type_text(type)} has {type.size:,} elements, more than 2^40"
             raise fail("E119", message, node.span, "make a dim smaller")
         return type
+
+    def _element_type(self, node: tree.Type, scope: Scope, context: Context) -> DType:
+        """A type's element type: one of the language's, or a name that stands for one."""
+        if node.dtype in LANGUAGE_DTYPES:
+            return LANGUAGE_DTYPES[node.dtype]
+        binding, let = scope.find(node.dtype), self.declarations.get(node.dtype)
+        value = binding.value if binding else self._let(let, context) if isinstance(let, tree.Let) else None
+        if isinstance(value, ElementType):
+            return value.dtype
+        near = nearest(node.dtype, LANGUAGE_DTYPES)
+        help = f"did you mean `{near}`?" if near else f"there are {', '.join(LANGUAGE_DTYPES)}"
+        raise fail("E115", f"`{node.dtype}` is no element type", node.span, help)
 
     def dims(self, node: tree.Expression, scope: Scope, context: Context) -> tuple[Dim, ...]:
         """An expression where a dim is expected: a dim, axes, or a size, which is its own name."""
@@ -410,7 +420,7 @@ _PRELUDES: dict[Path, tuple[tree.Node, ...]] = {}
 
 def _prelude(path: Path) -> tuple[tree.Node, ...]:
     if path not in _PRELUDES:
-        _PRELUDES[path] = parse(read_source(path), f"prelude/{path.name}").declarations
+        _PRELUDES[path] = parse(read_source(path), f"{PRELUDE}{path.name}").declarations
     return _PRELUDES[path]
 
 

@@ -20,3 +20,18 @@ def tile(rows: int, columns: int, batch: int, element: int) -> tuple[int, int]:
     while batch * -(-rows // height) * -(-columns // width) < BLOCKS and max(height, width) > floor:
         height, width = (height // 2, width) if height >= width else (height, width // 2)
     return height, width
+
+
+def matrix_tile(rows: int, columns: int, batch: int, least: int) -> tuple[int, int]:
+    """The same for matrix instructions, whose operands are half as large and whose threads have up to 64 sums; `least`:
+    what all of a block's waves make at a time."""
+    height, width = (min(128, max(32, SIDE << (-(-n // SIDE) - 1).bit_length())) for n in (rows, columns))
+    while height * width < least:
+        height, width = (height * 2, width) if height < width else (height, width * 2)
+    floor = REUSE if min(rows, columns) >= 2 * REUSE else 32
+    while batch * -(-rows // height) * -(-columns // width) < BLOCKS and max(height, width) > floor:
+        smaller = (height // 2, width) if height >= width else (height, width // 2)
+        if smaller[0] * smaller[1] < least:
+            break
+        height, width = smaller
+    return height, width

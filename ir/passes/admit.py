@@ -36,11 +36,37 @@ class Refusal:
 
     def text(self, endpoints: Mapping[str, Sequence[str]]) -> str:
         """For people; `endpoints`: by target, those of the fleet, if they have names."""
-        lacking = [f"{t} ({', '.join(names)})" if (names := endpoints.get(t)) else t for t in self.targets]
+        lacking = [_named(target, endpoints) for target in self.targets]
         return f"{self.what} needs {self.missing}, which {' and '.join(lacking)} lack{'s' * (len(lacking) == 1)}"
 
     def __str__(self) -> str:
         return self.text({})
+
+
+@dataclass(frozen=True)
+class Parting:
+    """`asking` each need something of the `missing`, and hand values of examples to each other, so that one target must
+    have all of it: of each of `targets`, what it lacks. `span` is where it is first asked for."""
+
+    asking: tuple[str, ...]
+    missing: tuple[str, ...]
+    lacking: tuple[tuple[str, tuple[str, ...]], ...]
+    span: Span | None = None
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(target for target, _ in self.lacking)
+
+    def text(self, endpoints: Mapping[str, Sequence[str]]) -> str:
+        """For people, as of a `Refusal`."""
+        lacking = [f"{_named(t, endpoints)} lacks {' and '.join(lacked)}" for t, lacked in self.lacking]
+        who = " and ".join(self.asking)
+        return f"{who} hand on values of examples, so one must have {' and '.join(self.missing)}: {', '.join(lacking)}"
+
+
+def _named(target: str, endpoints: Mapping[str, Sequence[str]]) -> str:
+    """A target with the names of a fleet's endpoints that have it."""
+    return f"{target} ({', '.join(names)})" if (names := endpoints.get(target)) else target
 
 
 @dataclass(frozen=True)
@@ -58,7 +84,7 @@ class Admission:
 
     module: Module
     strands: tuple[Strand, ...]
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[Refusal | Parting, ...] = ()
 
 
 def admit(module: Module, capabilities: Mapping[str, frozenset[str]]) -> Admission:
@@ -72,6 +98,7 @@ class _Admitting:
         self.refused: dict[Need, dict[str, None]] = {
             (f"region `{name}`", need): {} for name, contract in module.regions.items() for need in contract.requires
         }
+        self.parted: dict[tuple[Need, ...], None] = {}
         self.found = {name: components(function) for name, function in module.functions.items()}
         exact = [f"region `{name}`" for name, contract in module.regions.items() if contract.numeric != "fast"]
         for what in exact if module.regions else (f"function `{name}`" for name in module.functions):
@@ -84,13 +111,14 @@ class _Admitting:
                 lacking = [t for t, able in self.capabilities.items() if not provides(able, need)]
                 targets.update(dict.fromkeys(lacking if len(lacking) == len(self.capabilities) else ()))
         spans = {f"region `{name}`": contract.span for name, contract in self.module.regions.items()}
-        refusals = tuple(
+        refusals = [
             Refusal(what, need, tuple(t for t in self.capabilities if t in targets), spans.get(what))
             for (what, need), targets in self.refused.items()
             if targets
-        )
-        if refusals:
-            return Admission(self.module, (), refusals)
+        ]
+        partings = [self._parting(needs, spans) for needs in self.parted]
+        if refusals or partings:
+            return Admission(self.module, (), (*refusals, *partings))
         return self._strands()
 
     def _examined(self) -> set[Need]:
@@ -103,13 +131,23 @@ class _Admitting:
             for op in shared:
                 self._refuse(name, dict.fromkeys(needs_of(op)), self.capabilities)
             for needs in groups:
-                if not self._able(needs):
+                if self._able(needs):
+                    continue
+                if all(self._able([need]) for need in needs):  # each is somewhere, and nowhere are all
+                    some = (need for need in needs if len(self._able([need])) < len(self.capabilities))
+                    self.parted[tuple(sorted((what or f"function `{name}`", need) for what, need in some))] = None
+                else:
                     self._refuse(name, needs, self.capabilities)
             if name == "step" and groups:  # who owns nothing of it has nothing to do
                 idle = [t for t in self.capabilities if not any(t in self._able(needs) for needs in groups)]
                 for needs in groups:
                     self._refuse(name, needs, idle)
         return asked
+
+    def _parting(self, needs: Sequence[Need], spans: Mapping[str, Span | None]) -> Parting:
+        asking, missing = (tuple(dict.fromkeys(words)) for words in zip(*needs, strict=True))
+        lacking = [(t, tuple(n for n in missing if not provides(has, n))) for t, has in self.capabilities.items()]
+        return Parting(asking, missing, tuple(lacking), spans.get(asking[0]))
 
     def _refuse(self, function: str, needs: Iterable[Need], targets: Iterable[str]) -> None:
         for what, need in needs:
