@@ -220,9 +220,13 @@ def _marked(ops: Iterable[Op]) -> dict[str, Attribute]:
 def provides(capabilities: Iterable[str], need: str) -> bool:
     """Whether a need is among a target's capabilities."""
     if need.startswith(SCRATCH):
-        most = max((_bytes(c) for c in capabilities if c.startswith(SCRATCH)), default=0)
-        return _bytes(need) <= most
+        return scratch_of([need]) <= scratch_of(capabilities)
     return need in capabilities
+
+
+def scratch_of(capabilities: Iterable[str]) -> int:
+    """The most bytes of scratch memory that are among capabilities."""
+    return max((_bytes(c) for c in capabilities if c.startswith(SCRATCH)), default=0)
 
 
 def _bytes(scratch: str) -> int:
