@@ -79,7 +79,7 @@ class Contraction:
         self.rows, self.columns = self._sides(axes)
         terms = self.terms * self.shards if self.merged else self.terms
         rows, columns, element = size(self.rows.axes), size(self.columns.axes), self.dtype.bytes
-        self.tile = register_tile(rows, columns, _multiple(self.rows.count), element, frame.target)
+        self.tile = register_tile(rows, columns, self.terms, _multiple(self.rows.count), element, frame.target)
         what = (self.rows, self.columns, summed, terms, self.tile, self.batch)
         paired = suits_pairs(frame, op, self.terms)
         self.packing = PairPacking(frame, *what) if paired else Packing(frame, self.dtype, *what)

@@ -31,7 +31,7 @@ from alphac.ir.typesys import BF16, I32, SHARD, Dim
 ALONE = 1 << 15  # terms in all; fewer are left to thread 0
 TABLE = 8192  # terms, at most, whose places are in the tables
 PACKED = 1 << 18  # elements, at most, that are packed
-BLOCK = 32 << 10  # bytes of a block's tiles
+BLOCK = 8 << 10  # bytes of a block's tiles
 STACK = 384 << 10  # and of all their partial sums
 FARTHEST = 1 << 31  # entries of a table are less
 MANY = 1 << 31

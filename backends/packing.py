@@ -95,7 +95,7 @@ class Packing:
 
     def _columns_suit(self, place: Place | None, terms: int) -> bool:
         """Whether columns are read in place: contiguous along the columns. Packing pays if they serve many rows, unless
-        they lie as well where they are: nearby or in whole lines, which do not crowd the cache."""
+        they lie as well where they are: nearby, or in whole lines that the nearest cache can hold."""
         if place is None or place.across != 1 or place.along < 1:
             return False
         if not self.columns.count.is_constant and self.columns.count % self.tile.columns != number(0):
@@ -104,7 +104,9 @@ class Packing:
             return True
         stride = place.along * self.dtype.bytes
         lines = min(terms, LEAF) * self.tile.columns * self.dtype.bytes // LINE
-        return (stride % LINE == 0 or _bytes(place) < LARGE) and not crowded(stride, lines, L1_SETS)
+        if _bytes(place) < LARGE:
+            return not crowded(stride, lines, L2_SETS)
+        return stride % LINE == 0 and not crowded(stride, lines, L1_SETS)
 
     @property
     def exact(self) -> bool:

@@ -12,11 +12,13 @@ import re
 import shutil
 import subprocess
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from alphac.backends.gpu import THREADS
-from alphac.backends.target import CAPABILITIES, KernelSource, Link, Target, lower_for_a_grid
+from alphac.backends.gpu.matrix import Matrix, Sums
+from alphac.backends.target import CAPABILITIES, MATRIX, KernelSource, Link, Target, lower_for_a_grid
 from alphac.ir.errors import InternalError, ToolMissing
 
 TRIPLE = "amdgcn-amd-amdhsa"
@@ -67,16 +69,70 @@ define ptr @gpu_shared(i64 %at) {{
   %plain = addrspacecast ptr addrspace(3) %place to ptr
   ret ptr %plain
 }}
+{matrix}
+define i32 @gpu_words(<2 x float> %x) {{
+  %words = fptrunc <2 x float> %x to <2 x bfloat>
+  %bits = bitcast <2 x bfloat> %words to i32
+  ret i32 %bits
+}}
 !llvm.module.flags = !{{!0}}
 !0 = !{{i32 1, !"amdhsa_code_object_version", i32 500}}
 !1 = !{{}}
 """  # a dispatch packet has at byte 12 how many work items the grid has along x
 
+_MFMA = """
+declare <4 x float> @llvm.amdgcn.mfma.f32.16x16x16bf16.1k(<4 x i16>, <4 x i16>, <4 x float>, i32, i32, i32)
+define <4 x float> @gpu_matrix(<2 x i32> %a, <2 x i32> %b, <4 x float> %c) convergent {
+  %x = bitcast <2 x i32> %a to <4 x i16>
+  %y = bitcast <2 x i32> %b to <4 x i16>
+  %d = call <4 x float> @llvm.amdgcn.mfma.f32.16x16x16bf16.1k(
+    <4 x i16> %x, <4 x i16> %y, <4 x float> %c, i32 0, i32 0, i32 0)
+  ret <4 x float> %d
+}
+"""
+_WMMA = """
+declare <8 x float> @llvm.amdgcn.wmma.f32.16x16x16.bf16.v8f32.v{n}i16(<{n} x i16>, <{n} x i16>, <8 x float>)
+define <8 x float> @gpu_matrix(<{words} x i32> %a, <{words} x i32> %b, <8 x float> %c) convergent {{
+  %x = bitcast <{words} x i32> %a to <{n} x i16>
+  %y = bitcast <{words} x i32> %b to <{n} x i16>
+  %d = call <8 x float> @llvm.amdgcn.wmma.f32.16x16x16.bf16.v8f32.v{n}i16(
+    <{n} x i16> %x, <{n} x i16> %y, <8 x float> %c)
+  ret <8 x float> %d
+}}
+"""
 
-def _entry(source: KernelSource) -> str:
+# As AMD's manuals of CDNA 2 and 3, RDNA 3 and RDNA 4 lay them out. A lane is at row (or column) lane % 16 of an operand
+# and its sums are in column lane % 16.
+MFMA = Matrix(
+    name="mfma_16x16x16",
+    lanes=64,
+    rows=16,
+    columns=16,
+    terms=16,
+    lines=16,
+    inner=False,
+    blocks=4,
+    each=1,
+    down=Sums(4, run=4, apart=16, block=4),
+    across=Sums(1, run=1, apart=16, line=1),
+)
+WMMA_GFX11 = replace(  # both halves of a wave hold all of an operand
+    MFMA, name="wmma_gfx11", lanes=32, blocks=1, each=2, down=Sums(8, run=1, apart=2, block=1)
+)
+WMMA_GFX12 = replace(MFMA, name="wmma_gfx12", lanes=32, blocks=2, each=1, down=Sums(8, run=8, apart=16, block=8))
+_MATRIX = {
+    "gfx90a": (MFMA, _MFMA),
+    "gfx942": (MFMA, _MFMA),
+    "gfx1100": (WMMA_GFX11, _WMMA.format(n=16, words=8)),
+    "gfx1201": (WMMA_GFX12, _WMMA.format(n=8, words=4)),
+}
+
+
+def _entry(source: KernelSource, matrix: str) -> str:
     from alphac.backends.gpu.entry import exported
 
-    return _LIBRARY.format(shared=max(source.shared, 16), threads=THREADS) + exported(source, "amdgpu_kernel")
+    library = _LIBRARY.format(shared=max(source.shared, 16), threads=THREADS, matrix=matrix)
+    return library + exported(source, "amdgpu_kernel")
 
 
 # ---------------------------------------------------------------------- lld
@@ -115,12 +171,13 @@ def _linked(lld: str, data: bytes) -> bytes:
 
 
 def _target(architecture: str, features: str) -> Target:
+    matrix, text = _MATRIX[architecture]
     return Target(
         name=f"rocm-{architecture}",
         triple=TRIPLE,
         cpu=architecture,
         features=features,
-        capabilities=CAPABILITIES | {f"scratch({SHARED})"},
+        capabilities=CAPABILITIES | MATRIX | {f"scratch({SHARED})"},
         lowering=lower_for_a_grid,
         needs=(architecture,),
         attributes=(
@@ -130,7 +187,8 @@ def _target(architecture: str, features: str) -> Target:
             ("denormal-fp-math-f32", "ieee,ieee"),
         ),
         device="rocm",
-        entry=_entry,
+        entry=lambda source: _entry(source, text),
+        matrix=matrix,
         private=PRIVATE,
         linker=linker,
     )

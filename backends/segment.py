@@ -8,7 +8,9 @@ behind those whose results are needed next. docs/architecture.md, "Native interf
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 from alphac.backends.target import KernelSource
 from alphac.ir.core import Value
@@ -17,6 +19,7 @@ from alphac.ir.passes.meetings import Meeting, by_shards, meets
 from alphac.ir.schedule import Buffer, Guard, Kernel, Launch, Program, Repeat, Step, Tiles
 
 SHARDS, FIRST, MERGES, SCRATCH, SCRATCH_BYTES, LOOPS, BUFFERS = 0, 1, 2, 3, 4, 8, 16  # entries of the table
+NEAR = 768 << 10  # bytes that stay in the second level of cache
 MAX_RUNTIME_LOOPS = 4  # entries 8 … 11
 _EXPONENT = {16: 8, 32: 8, 64: 11}  # bits of the exponent of bf16, f32, f64
 
@@ -24,6 +27,27 @@ _EXPONENT = {16: 8, 32: 8, 64: 11}  # bits of the exponent of bf16, f32, f64
 def declaration(symbol: str, pointers: int, integers: int) -> str:
     """The declaration of a kernel."""
     return f"declare void @{symbol}({', '.join(['ptr'] * pointers + ['i64'] * integers)})\n"
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Shards `low` … of the role's, for which a kernel is called with `tail`. Of `private` buffers, the place of shard
+    `reused` is used."""
+
+    low: str
+    tail: Sequence[str]
+    reused: str = ""
+    private: frozenset[Buffer] = frozenset()
+
+
+def _per_shard(buffers: Iterable[Buffer]) -> Iterator[int]:
+    return (b.per_shard * b.type.dtype.bytes for b in buffers)
+
+
+def _is_large(kernel: Kernel) -> bool:
+    """Whether what a kernel touches of one shard is more than what it reads that has none, and may pack."""
+    buffers = kernel.buffers()
+    return sum(_per_shard(buffers)) > sum(b.type.size * b.type.dtype.bytes for b in buffers if not b.per_shard)
 
 
 class Segment:
@@ -40,6 +64,12 @@ class Segment:
         self.sources = sources
         self.entry = {id(buffer): BUFFERS + i for i, buffer in enumerate(program.buffers)}
         self.outer = outer
+        self.touched: dict[Buffer, set[Kernel]] = {}  # by which kernels, of temporary buffers
+        results = {buffer for _, buffer in program.results}
+        for kernel in program.kernels():
+            for buffer in kernel.buffers():
+                if buffer.role == "temporary" and buffer not in results:
+                    self.touched.setdefault(buffer, set()).add(kernel)
         self.indices: dict[Value, str] = {}
         self.lines: list[str] = []
         self.count = 0
@@ -74,7 +104,8 @@ class Segment:
         shards = self.shards
         behind = self._do("add i64 %thread, 1")
         ends = [self._do(f"udiv i64 {self._do(f'mul i64 {shards}, {t}')}, %threads") for t in ("%thread", behind)]
-        self.low, count = ends[0], self._do(f"sub i64 {ends[1]}, {ends[0]}")
+        self.low, self.high = ends
+        count = self._do(f"sub i64 {ends[1]}, {ends[0]}")
         first = self._do(f"add i64 {self.first}, {ends[0]}")
         self.own_tail = [f"i64 {count}", f"i64 {first}", *self.tail[2:]]
         filled = self._do(f"add i64 {shards}, {self._do('sub i64 %threads, 1')}")
@@ -104,16 +135,56 @@ class Segment:
         self._begin(apart)
         own = [by_shards(step) for step in steps]
         turns = self._turns(steps, [not o for o in own])
-        for step, mine, turn in zip(steps, own, turns, strict=True):
-            if mine and isinstance(step, Launch):
-                self._launch(step.kernel, "0", "1", own=True)
+        for mine, run in groupby(zip(steps, own, turns, strict=True), lambda x: x[1]):
+            if mine:
+                self._own([step.kernel for step, _, _ in run if isinstance(step, Launch)])
             else:
-                self._work(step, turn)
+                for step, _, turn in run:
+                    self._work(step, turn)
         self.lines.append(f"  br label %{joined}")
         self._begin(together)
         self._together(steps, met)
         self.lines.append(f"  br label %{joined}")
         self._begin(joined)
+
+    def _own(self, kernels: Sequence[Kernel]) -> None:
+        """Kernels for this thread's own shards: those that hand on much, for a few shards at a time."""
+        for large, run in groupby(kernels, _is_large):
+            part = list(run)
+            size = sum(_per_shard({view.buffer for kernel in part for _, view in kernel.stores}))
+            if large and len(part) > 1 and 2 * size > NEAR:
+                self._by_shards(part, max(1, NEAR // size))
+            else:
+                for kernel in part:
+                    self._launch(kernel, "0", "1", Shards(self.low, self.own_tail))
+
+    def _by_shards(self, kernels: Sequence[Kernel], group: int) -> None:
+        """Kernels for a group of this thread's own shards after the other, so that what they hand on stays in the
+        cache. What only they touch lies, of every group, where it lies of the first."""
+        inside = set(kernels)
+        private, met = set[Buffer](), set[Buffer]()
+        for kernel in kernels:
+            met.update(view.buffer for view in kernel.reads.values())
+            made = {view.buffer for _, view in kernel.stores} - met
+            private.update(b for b in made if b in self.touched and self.touched[b] <= inside)
+            met |= made
+        body, after = self._label("shards"), self._label("all_shards")
+        at, following = f"%shard{self.count}", f"%following{self.count}"
+        before = self.block
+        self.lines.append(f"  br label %{body}")
+        self._begin(body)
+        self.lines.append(f"  {at} = phi i64 [ {self.low}, %{before} ], [ {following}, %{body} ]")
+        left = self._do(f"sub i64 {self.high}, {at}")
+        few = self._do(f"icmp ult i64 {left}, {group}")
+        count = self._do(f"select i1 {few}, i64 {left}, i64 {group}")
+        first = self._do(f"add i64 {self.first}, {at}")
+        for kernel in kernels:
+            tail = [f"i64 {count}", f"i64 {first}", *self.tail[2:]]
+            self._launch(kernel, "0", "1", Shards(at, tail, self.low, frozenset(private)))
+        self.lines.append(f"  {following} = add i64 {at}, {group}")
+        over = self._do(f"icmp uge i64 {following}, {self.high}")
+        self.lines.append(f"  br i1 {over}, label %{after}, label %{body}")
+        self._begin(after)
 
     def _together(self, steps: Sequence[Step], met: Sequence[Meeting]) -> None:
         """All threads share the work of each step."""
@@ -156,18 +227,20 @@ class Segment:
             self.lines = lines
         return self.turned[turn]
 
-    def _launch(self, kernel: Kernel, thread: str, threads: str, own: bool = False) -> None:
-        """Call a kernel; `own`: for this thread's own shards."""
-        pointers = [f"ptr {self._pointer(buffer, own)}" for buffer in kernel.buffers()]
+    def _launch(self, kernel: Kernel, thread: str, threads: str, part: Shards | None = None) -> None:
+        """Call a kernel, for all shards or a part of them."""
+        pointers = [f"ptr {self._pointer(buffer, part)}" for buffer in kernel.buffers()]
         indices = [f"i64 {self.indices[v]}" for v in kernel.loops]
-        arguments = [*pointers, *indices, *(self.own_tail if own else self.tail), f"i64 {thread}", f"i64 {threads}"]
+        tail = self.tail if part is None else part.tail
+        arguments = [*pointers, *indices, *tail, f"i64 {thread}", f"i64 {threads}"]
         self.lines.append(f"  call void @{self.sources[kernel].name}({', '.join(arguments)})")
 
-    def _pointer(self, buffer: Buffer, own: bool) -> str:
-        """Where a buffer lies; of a private one, this thread's copy; `own`: from this thread's first shard on."""
+    def _pointer(self, buffer: Buffer, part: Shards | None) -> str:
+        """Where a buffer lies; of a private one, this thread's copy."""
         pointer = self._load(self.entry[id(buffer)], "ptr")
-        if own and buffer.per_shard:
-            before = self._do(f"mul i64 {self.low}, {buffer.per_shard * buffer.type.dtype.bytes}")
+        if part is not None and buffer.per_shard:
+            low = part.reused if buffer in part.private else part.low
+            before = self._do(f"mul i64 {low}, {buffer.per_shard * buffer.type.dtype.bytes}")
             return self._do(f"getelementptr i8, ptr {pointer}, i64 {before}")
         if buffer.role != "private":
             return pointer

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from alphac.ir.passes.admit import EXACT
+from alphac.backends.gpu.matrix import Matrix
+from alphac.ir.passes.admit import EXACT, scratch_of
 from alphac.ir.schedule import Kernel
 from alphac.ir.typesys import DType
 
 MATRIX_BF16 = "matrix(bf16)"  # the capability: products of bf16 pairs, added up in f32
+MATRIX = frozenset({"matrix", MATRIX_BF16})
 CAPABILITIES = frozenset(  # of a target that takes every op in every dtype, and computes it exactly
     {EXACT, "elementwise", "index", "gather", "reduce", "contract", "scan", "scatter", "collective"}
     | {"f32", "f64", "bf16", "i32", "i64", "u8", "bool"}
@@ -46,6 +48,7 @@ class KernelSource:
     integers    how many i64 follow these: six as below; on a GPU the first three
     shared      bytes of memory that a GPU's block shares
     grid        how many threads a GPU should start
+    fitting     how many of its blocks are to fit into a multiprocessor, which limits a thread's registers
     tiles       on a GPU, of all iterations of tiles at once: of every axis its size (a shard's, if it grows with them)
     private     which buffers each iteration has of its own then
 
@@ -65,6 +68,7 @@ class KernelSource:
     integers: int = 6
     shared: int = 0
     grid: Grid | None = None
+    fitting: int = 2
     alone: bool = False
     tiles: tuple[tuple[int, bool], ...] = ()
     private: tuple[bool, ...] = ()
@@ -101,6 +105,7 @@ class Target:
     entry         LLVM IR of what a kernel's source calls beside LLVM's own functions, and of its exported function,
                   which calls `NAME_thread`, the function that the source became; None: that is exported itself
     private       the address space that LLVM keeps a thread's own memory in
+    matrix        a GPU's matrix instruction of bf16, if it has one
     linker        finds what makes an object loadable, where LLVM's own is not; raises ToolMissing
     """
 
@@ -125,7 +130,13 @@ class Target:
     entry: Entry | None = field(default=None, compare=False, repr=False)
     printer: Callable[[Iterable[KernelSource]], str] | None = field(default=None, compare=False, repr=False)
     private: int = 0
+    matrix: Matrix | None = None
     linker: Callable[[], Link] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def scratch(self) -> int:
+        """Bytes that a region may require, which on a GPU a block has."""
+        return scratch_of(self.capabilities)
 
     @property
     def is_gpu(self) -> bool:

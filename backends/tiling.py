@@ -20,7 +20,13 @@ ROWS_BYTES = 1 << 20  # of packed rows, unless these would be fewer than
 ROWS = 256
 STRIP_BYTES = 384 << 10  # of a strip's columns
 STRIP_TILES = 4  # of rows for which a strip of columns pays
-PACKING = 1.1  # what it costs, at most, to pack rows because their number is not known
+PACKING, COPY = (
+    1.1,
+    0.1,
+)  # what it costs to pack rows because their number is not known: a factor, and cycles an element
+LOOP = 0.5  # cycles of a term beside fma and loads
+CALL = 8  # cycles between two leaves of a tile, and
+QUEUE, WAIT = 16, 3  # for every line that is stored beyond what the processor can put off
 
 
 @dataclass(frozen=True)
@@ -97,10 +103,11 @@ def vector_width(element: int, target: Target) -> int:
     return max(1, target.lanes * 4 // element)
 
 
-def register_tile(rows: int, columns: int, unit: int, element: int, target: Target) -> Tile:
-    """The register tile that takes the fewest cycles: two fma or loads a cycle, a chain's next fma after four. `unit`:
-    what the number of rows is known to be a multiple of; if that is all of them, the rest is a smaller tile."""
-    lanes = vector_width(element, target)
+def register_tile(rows: int, columns: int, terms: int, unit: int, element: int, target: Target) -> Tile:
+    """The register tile that takes the fewest cycles: two fma or loads a cycle, a chain's next fma after four; behind
+    every leaf of so many terms its sums are stored. `unit`: what the number of rows is known to be a multiple of; if
+    that is all of them, the rest is a smaller tile."""
+    lanes, leaf = vector_width(element, target), min(terms, LEAF)
 
     def cycles(shape: tuple[int, int]) -> tuple[float, int]:
         height, vectors = shape
@@ -108,8 +115,9 @@ def register_tile(rows: int, columns: int, unit: int, element: int, target: Targ
         total = 0.0
         for h, down in _cut(rows, height, exact):
             for v, across in _cut(-(-columns // lanes), vectors, exact=True):
-                total += down * across * (max(h * v / 2, (h + v) / 2, 4.0) + 1)
-        return total * (1.0 if exact else PACKING), -height * vectors
+                ends = CALL + WAIT * max(0, h * v * v * lanes * element / LINE - QUEUE)
+                total += down * across * (max(h * v / 2, (h + v) / 2, 4.0) + LOOP + ends / leaf)
+        return total if exact else total * PACKING + rows * COPY, -height * vectors
 
     most = max(rows, 1), max(1, -(-columns // lanes))
     if target.tile is not None:

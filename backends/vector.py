@@ -90,11 +90,11 @@ def _lower_getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return load_element(builder, args[0], args[1], sig.args[0])
 
 
-def load_element(builder: Any, pointer: Any, index: Any, memory: Memory) -> Any:
-    """The element of memory at an index."""
+def load_element(builder: Any, pointer: Any, index: Any, memory: Memory, align: int = 1) -> Any:
+    """The element of memory at an index; `align`: of what its address is a multiple beside its own size."""
     stored = _stored(memory.dtype)
     value = builder.load(element_pointer(builder, pointer, index, stored))
-    value.align = max(1, stored.width // 8 if isinstance(stored, ir.IntType) else bytes_of(stored))
+    value.align = max(align, bytes_of(stored))
     _scoped(builder, value, memory)
     if isinstance(memory.dtype, types.Boolean):
         return builder.icmp_unsigned("!=", value, I8(0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from functools import cache
 
-from alphac.backends.target import CAPABILITIES, MATRIX_BF16, Target, lower_for_vectors
+from alphac.backends.target import CAPABILITIES, MATRIX, Target, lower_for_vectors
 
 TRIPLE = "x86_64-unknown-linux-gnu"
 _V3 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
@@ -63,7 +63,7 @@ TARGETS = (
         (*_V4, "avx512bf16"),
         0,
         features="+avx512bf16",
-        capabilities=CAPABILITIES | {"matrix", MATRIX_BF16},
+        capabilities=CAPABILITIES | MATRIX,
     ),
     _target("x86-64-v3", "x86-64-v3", 8, 16, _V3, 2),
     # AVX has FMA, which is wanted, and wide registers. Without AVX2, LLVM makes none of narrow vectors of integers.

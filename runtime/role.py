@@ -159,6 +159,7 @@ class Role:
             "shards_computed": machine.counters.shards,
             "examples": machine.counters.examples,
             "threads": [{"thread": k, "cpu_seconds": s} for k, s in enumerate(executor.team.cpu_seconds())],
+            "steps_alone": executor.crew.alone,
             "arena_bytes": executor.arena.bytes,
             **self._strands(bundle, me, machine.counters.steps),
             "states_sha256": states_digest(bundle.manifest, executor.states),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 from alphac.backends.registry import targets
-from alphac.backends.target import Target
+from alphac.backends.target import MATRIX, Target
 from alphac.runtime.devices.cuda import CudaDriver
 from alphac.runtime.devices.rocm import RocmDriver
 from alphac.runtime.errors import KernelFailed
@@ -39,6 +40,12 @@ def hardware() -> Target:
     if found["device"] == "rocm":
         return known[own]
     return known[max((cpu for cpu in known if _version(cpu) <= _version(own)), key=_version)]
+
+
+def exact() -> Target:
+    """The same without matrix instructions, which `numeric fast` allows: what its kernels compute is exact."""
+    there = hardware()
+    return replace(there, matrix=None, capabilities=there.capabilities - MATRIX)
 
 
 def _version(cpu: str) -> int:

@@ -17,11 +17,13 @@ from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
+from matrix_double import library
 
 from alphac.backends.gpu import THREADS
 from alphac.backends.gpu.entry import call, declaration, integers
+from alphac.backends.gpu.matrix import Matrix
 from alphac.backends.registry import host_target, target
-from alphac.backends.target import KernelSource, Target
+from alphac.backends.target import MATRIX, KernelSource, Target
 from alphac.runtime.devices.gpu import Launch
 
 STACK = 1 << 16  # bytes of a thread's stack
@@ -166,23 +168,26 @@ leave:
 """
 
 
-def _entry(source: KernelSource) -> str:
+def _entry(source: KernelSource, matrix: Matrix | None) -> str:
     count = len(source.parameters)
     names = [*(f"%p{n}" for n in range(count)), *(f"%i{n}" for n in range(integers(source)))]
     lines = [f"  %a{i} = getelementptr i64, ptr %arguments, i64 {i}" for i in range(len(names))]
     lines += [f"  {v} = load {'ptr' if i < count else 'i64'}, ptr %a{i}" for i, v in enumerate(names)]
+    instruction = library(matrix) if matrix is not None else ""
     return (
-        f"{_LIBRARY}\n{declaration(source)}define void @{source.name}(ptr %state, ptr %arguments) {{\n"
+        f"{_LIBRARY}\n{instruction}{declaration(source)}"
+        f"define void @{source.name}(ptr %state, ptr %arguments) {{\n"
         "  store ptr %state, ptr @state\n" + "\n".join(lines) + f"\n{call(source, names[:count])}}}\n"
     )
 
 
-def simulated() -> Target:
-    """The target: kernels of a GPU for this machine."""
-    host = host_target()
+def simulated(matrix: Matrix | None = None) -> Target:
+    """The target: kernels of a GPU for this machine, with a matrix instruction or without."""
+    host, like = host_target(), target("cuda-sm90")
     return replace(
-        target("cuda-sm90"), name="simulated", triple=host.triple, cpu=host.cpu, features=host.features, text=False,
-        device="simulated", entry=_entry, attributes=host.attributes,
+        like, name=f"simulated-{matrix.name}" if matrix else "simulated", triple=host.triple, cpu=host.cpu,
+        features=host.features, text=False, device="simulated", attributes=host.attributes, matrix=matrix,
+        entry=lambda source: _entry(source, matrix), capabilities=like.capabilities - (set() if matrix else MATRIX),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import simulated
+from page import check_part
 from shipped import EVERYWHERE
 from test_kernels import (
     BATCH,
@@ -30,6 +31,7 @@ from test_kernels import (
 )  # fmt: skip
 
 from alphac.backends.emit import lower_programs
+from alphac.backends.gpu import THREADS
 from alphac.backends.gpu.split import split
 from alphac.backends.gpu.tiling import TERMS, tile
 from alphac.backends.registry import target, targets
@@ -39,6 +41,8 @@ from alphac.ir.typesys import BF16, F32, F64, I64, Dim, DType
 from alphac.pipeline import differentiate, parse_and_elaborate, schedules, simplify
 from alphac.runtime.devices.gpu import Launch
 
+ORDER = ("cuda-sm80", "cuda-sm86", "cuda-sm90", "cuda-sm100")  # in tables
+MEMORY = {"cuda-sm80": 164, "cuda-sm86": 100, "cuda-sm90": 228, "cuda-sm100": 228}  # KiB of a multiprocessor
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CUDA = sorted(name for name in targets() if name.startswith("cuda-"))
 simulates = pytest.mark.skipif(not simulated.can_simulate(), reason="the simulator switches stacks of x86-64 Linux")
@@ -102,6 +106,12 @@ class Resources:
     spills: int
     shared: int
 
+    def blocks(self, name: str) -> int:
+        """How many a multiprocessor has at a time, by registers (in eights, of a block's 256 threads) and memory (of
+        which each block takes 1 KiB more)."""
+        fitting = (1 << 16) // (-(-self.registers // 8) * 8 * THREADS)
+        return min(fitting, (MEMORY[name] << 10) // (self.shared + 1024))
+
 
 def ptx(programs: Iterable[Program], name: str) -> str:
     return lower_programs(programs, target(name)).object().split(b"\n", 1)[1].decode()
@@ -156,15 +166,15 @@ def programs_each(cases: Sequence[Case]) -> list[Program]:
     return programs
 
 
-def large_contractions(dtype: DType) -> list[Case]:
+def large_contractions(dtype: DType, op: str = "contract") -> list[Case]:
     """Contractions whose sides are all 128 or more, operands lying every way."""
     cases: list[Case] = []
     for sizes in ((256, 1024, 384), (2048, 1024, 2048), (1000, 1000, 4000)):
         m, k, n = (Dim(name, size) for name, size in zip("mkn", sizes, strict=True))
-        cases += [contracted(dtype, a, b, (m, n)) for a in ((m, k), (k, m)) for b in ((k, n), (n, k))]
+        cases += [contracted(dtype, a, b, (m, n), op=op) for a in ((m, k), (k, m)) for b in ((k, n), (n, k))]
     batch, k, n = Dim("batch", 4096, 32), Dim("k", 1024), Dim("n", 512)
-    cases.append(contracted(dtype, (batch, k), (k, n), (batch, n), inline=True))
-    cases.append(contracted(dtype, (batch, k), (batch, n), (k, n), combine=True))
+    cases.append(contracted(dtype, (batch, k), (k, n), (batch, n), inline=True, op=op))
+    cases.append(contracted(dtype, (batch, k), (batch, n), (k, n), combine=True, op=op))
     return cases
 
 
@@ -183,5 +193,53 @@ def test_contractions_fill_registers_and_spill_none(dtype: DType, name: str, tmp
 @pytest.mark.parametrize("element", [4, 8])
 @pytest.mark.parametrize(("rows", "columns", "batch"), [(128, 128, 1), (4096, 128, 1), (1000, 4000, 1), (128, 128, 64)])
 def test_tiles_reuse_what_they_load(rows: int, columns: int, batch: int, element: int):
-    height, width = tile(rows, columns, batch, element)
+    height, width = tile(rows, columns, batch, element, 48 << 10)
     assert height * width * TERMS / ((height + width) * TERMS) >= 32
+
+
+@pytest.mark.parametrize("name", ["cuda-sm86", "metal", "opencl", "rocm-gfx90a"])
+@pytest.mark.parametrize("dtype", [F32, F64, I64], ids=str)
+def test_tiles_fit_into_the_memory_of_a_block(dtype: DType, name: str):
+    """32 KiB are what every device of OpenCL's full profile and every GPU of Apple's have."""
+    there = target(name)
+    if str(dtype) in there.capabilities:
+        sources = lower_programs(programs_each(large_contractions(dtype)), there).sources.values()
+        assert 0 < max(source.shared for source in sources) <= there.scratch
+
+
+# ---------------------------------------------------------------------- the page
+def taken(cases: Sequence[Case], directory: Path) -> list[list[Resources]]:
+    """What each contraction takes on each architecture, in the table's order."""
+    found = [assembled(ptx(programs_each(cases), name), name, directory) for name in ORDER]
+    names = [next(iter(lower_programs(programs_each([case]), target(ORDER[0])).sources)) for case in cases]
+    return [[each[name] for each in found] for name in names]
+
+
+def both(values: Iterable[object]) -> str:
+    """Of all architectures, once if they are the same."""
+    texts = [str(v) for v in values]
+    return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
+
+
+def need_ptxas_13() -> None:
+    done = subprocess.run(["ptxas", "--version"], capture_output=True, text=True, check=False)
+    if "release 13.0" not in done.stdout:
+        pytest.skip("the page has what ptxas 13.0 makes")
+
+
+@assembles
+def test_the_page_has_todays_estimates(request: pytest.FixtureRequest, tmp_path: Path):
+    need_ptxas_13()
+    sizes = ((0, (256, 384)), (4, (2048, 2048)))
+    rows = [(n, shape, dtype) for n, shape in sizes for dtype in (F32, BF16, F64)]
+    cases = [large_contractions(dtype)[n] for n, _, dtype in rows]
+    lines = ["| m × n | dtype | tile | registers | block's memory | blocks | fma per load |", "|---" * 7 + "|"]
+    for (_, shape, dtype), found in zip(rows, taken(cases, tmp_path), strict=True):
+        height, width = tile(*shape, 1, 8 if dtype == F64 else 4, 48 << 10)
+        blocks = both(used.blocks(name) for name, used in zip(ORDER, found, strict=True))
+        cells = (
+            f"{shape[0]} × {shape[1]}", dtype, f"{height} × {width}", both(used.registers for used in found),
+            f"{found[0].shared:,}", blocks, height * width // (height + width),
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    check_part(request, "cuda", "\n".join(lines) + "\n")

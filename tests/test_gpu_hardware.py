@@ -6,16 +6,19 @@ from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 from everyop_bits import check_bits
 from everyop_cases import Case as OpCase
 from everyop_native import Batch, collected_cases
 from everyop_table import CASES
-from hardware import described, hardware
+from hardware import described, exact, hardware
 from running import Run, assert_same_bits, run_roles
 from session import Session
 from shipped import EVERYWHERE
 from test_kernels import CONTRACTIONS, REDUCTIONS, SPECIALS, Case, function_of, same_bits
+from test_matrix import PRODUCTS
+from test_matrix import found as products
 
 from alphac.backends.registry import host_target
 from alphac.pipeline import Plan, compile_file
@@ -36,14 +39,21 @@ def compiled(example: str, out: Path, *names: str) -> Path:
 
 @pytest.mark.parametrize("case", [*REDUCTIONS, *CONTRACTIONS, *SPECIALS], ids=str)
 def test_every_form_has_the_oracles_bits(case: Case) -> None:
-    same_bits(function_of([case]), (1, 2, 5), name=hardware())
+    same_bits(function_of([case]), (1, 2, 5), name=exact())
+
+
+@pytest.mark.parametrize("shape", PRODUCTS, ids=str)
+def test_matrix_instructions_multiply_what_is_rounded_to_bf16(shape: tuple) -> None:
+    """As the double of each instruction does; sums inside it may be cut off rather than rounded."""
+    for part, wanted, size in products(shape, hardware(), (3, 5)):
+        assert np.all(np.abs(part - wanted) <= size * 2.0**-18)
 
 
 @pytest.fixture(scope="module")
 def gpu(request: pytest.FixtureRequest) -> Iterator[Batch]:
     """The collected cases, compiled together."""
     collected = {id(case) for case, file in collected_cases(request.session) if file == request.path}
-    with Batch({str(c): c.function for c in CASES if id(c) in collected}, hardware()) as batch:
+    with Batch({str(c): c.function for c in CASES if id(c) in collected}, exact()) as batch:
         yield batch
 
 

@@ -15,9 +15,11 @@ import simulated
 from running import Run, assert_same_bits, run_roles, write_line
 from session import Session
 from shipped import EVERYWHERE
+from test_fast import FAST, SYSTEM
 from test_runs import RUIN
 
 from alphac.backends import registry
+from alphac.backends.cuda import MMA
 from alphac.backends.registry import host_target
 from alphac.pipeline import Plan, compile_file
 from alphac.runtime.bundle import read_bundle
@@ -33,8 +35,11 @@ Compile = Callable[..., Path]
 
 @pytest.fixture
 def compile_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile:
-    """`compile_for(example, *targets)`: its bundle for equal roles on these targets; `simulated` may be one."""
-    monkeypatch.setitem(registry._scanned(), "simulated", (simulated.simulated(), "simulated"))
+    """`compile_for(example, *targets)`: its bundle for equal roles on these targets; `simulated`, and the same with a
+    matrix instruction, may be among them."""
+    for matrix in (None, MMA):
+        there = simulated.simulated(matrix)
+        monkeypatch.setitem(registry._scanned(), there.name, (there, "simulated"))
     device = ModuleType("alphac.runtime.devices.simulated")
     device.open_device = lambda code, *rest: GpuDevice(code, simulated.Simulator, *rest)  # pyright: ignore
     monkeypatch.setitem(sys.modules, device.__name__, device)
@@ -99,6 +104,19 @@ def test_fifty_steps_of_every_example(example: str, compile_for: Compile, tmp_pa
         differing = [name for name, state in cpu.states().items() if found[name].tobytes() != state.tobytes()]
         assert not differing, f"these differ: {', '.join(differing)}"
         assert gpu.evaluate() == cpu.evaluate()
+
+
+def test_a_fast_region_learns_by_matrix_instructions(compile_for: Compile, tmp_path: Path):
+    (tmp_path / "digits.npz").symlink_to(EXAMPLES / "data" / "digits.npz")
+    source = tmp_path / "fast.alpha"
+    source.write_text(SYSTEM.replace("MODE", FAST))
+    losses: list[list[float]] = []
+    for name in ("simulated", f"simulated-{MMA.name}"):
+        with Session(compile_for(source, name)) as session:
+            losses.append([session.step(i)["loss"] for i in range(20)])
+    exact, fast = np.array(losses)
+    assert not np.array_equal(exact, fast)
+    np.testing.assert_allclose(fast, exact, rtol=1e-2)
 
 
 def test_states_set_on_the_host_count_on_the_device(compile_for: Compile):

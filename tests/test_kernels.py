@@ -136,11 +136,12 @@ def contracted(
     dims: tuple[Dim, ...],
     combine: bool = False,
     inline: bool = False,
+    op: str = "contract",
 ) -> Case:
     def make(builder: Builder, x: Value, y: Value) -> Value:
         if inline:
             x, y = builder("neg", x), builder("abs", y)
-        z = builder("contract", x, y, dims=dims)
+        z = builder(op, x, y, dims=dims)
         return builder.combine(z) if combine else builder("neg", z)
 
     note = ("combine" if combine else "") + (" inlined" if inline else "")
@@ -400,7 +401,7 @@ def test_equal_kernels_have_one_name():
 @pytest.mark.parametrize("packed", [(False, False), (True, True)])
 def test_tilings_fit(name: str, rows: int, columns: int, terms: int, packed: tuple[bool, bool]):
     there = target(name)
-    tile = register_tile(rows, columns, rows, 4, there)
+    tile = register_tile(rows, columns, terms, rows, 4, there)
     assert tile.rows * tile.vectors + tile.vectors + 1 <= there.registers
     plan = tiling(rows, columns, terms, 9, 4, tile, packed)
     assert plan.rows % tile.rows == 0

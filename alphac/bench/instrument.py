@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from alphac.backends.emit import lower_programs
-from alphac.backends.segment import Segment
+from alphac.backends.segment import Segment, Shards
 from alphac.backends.target import KernelSource, Target
 from alphac.ir.core import Value
 from alphac.ir.schedule import Kernel, Program
@@ -64,10 +64,10 @@ class _Timed(Segment):
         super().__init__(name, program, sources, outer)
         self._launches, self._stride = launches, stride  # a kernel may stand in several functions
 
-    def _launch(self, kernel: Kernel, thread: str, threads: str, own: bool = False) -> None:
+    def _launch(self, kernel: Kernel, thread: str, threads: str, part: Shards | None = None) -> None:
         ticks = TICKS[platform.machine()]
         before = self._do(ticks)
-        super()._launch(kernel, thread, threads, own)
+        super()._launch(kernel, thread, threads, part)
         spent = self._do(f"sub i64 {self._do(ticks)}, {before}")
         mine = self._do(f"mul i64 %thread, {self._stride}")
         word = self._do(f"add i64 {mine}, {self._launches.setdefault(kernel, len(self._launches))}")

@@ -14,7 +14,7 @@ every other kernel, so that what is inlined (windows, masks, casts) just works.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from alphac.backends.evaluation import Axes, Index, named, owned, physical, size
@@ -33,19 +33,6 @@ from alphac.ir.typesys import BF16, F32, SHARD, Dim
 
 LEAF = 256
 THIN = 4  # rows or columns; with fewer, tiles would be empty, and each result has a thread of its own
-
-
-def emit_contract(frame: GpuFrame, op: Op, combine: Op | None) -> None:
-    """The kernel of a contraction, alone or under a combine."""
-    contraction = _Contraction(frame, op, combine)
-    if not contraction.thin:
-        contraction.emit()
-        return
-    chains = Alone(frame, _Chains(frame, op, combine is not None))
-    if combine is None:
-        store_partials(frame, op, chains)
-    else:
-        combine_partials(frame, combine, chains)
 
 
 class _Chains(Terms):
@@ -71,32 +58,50 @@ class _Chains(Terms):
 
 
 @dataclass(frozen=True)
-class _Side:
-    """One operand, its free axes, the range of them that this role owns, and how many of them a tile has (`each` to a
-    thread); `number`: which of 16 a thread is along this side."""
+class Spread:
+    """Which of a tile's rows (or columns) a thread has, `each` of them: runs of `run` that are `apart`, the first at
+    `scale` times the variable `start`, which is at most `most`."""
+
+    each: int
+    run: int
+    apart: int
+    start: str
+    scale: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Side:
+    """One operand, its free axes, the range of them that this role owns, how many of them a tile has, and which of
+    these a thread."""
 
     operand: Value
     axes: list[Dim]
     low: Affine
     high: Affine
     tile: int
-    number: str
+    spread: Spread
 
     @property
     def each(self) -> int:
-        return self.tile // SIDE
+        return self.spread.each
 
     @property
     def tiles(self) -> Affine:
         return (self.high - self.low + (self.tile - 1)) // self.tile
 
-    def element(self, i: Affine, bytes_: int) -> Affine:
-        """Which row (or column) of the tile a thread's i-th is: see `place`."""
-        run = min(self.each, WIDE // bytes_)
-        return i + (i // run) * (run * SIDE - run) + symbol(self.number, 0, 0, SIDE - 1) * run
+    def element(self, i: Affine) -> Affine:
+        """Which row (or column) of the tile a thread's i-th is."""
+        s = self.spread
+        return i + (i // s.run) * (s.apart - s.run) + symbol(s.start, 0, 0, s.most) * s.scale
 
 
-class _Contraction:
+class Contraction:
+    """The kernel of a contraction, alone or under a combine."""
+
+    leaf = LEAF  # terms of which sums are merged with those that wait
+    step = TERMS  # terms that are pulled together
+
     def __init__(self, frame: GpuFrame, op: Op, combine: Op | None) -> None:
         self.frame, self.op, self.combine, self.source = frame, op, combine, frame.source
         result = op.result.type
@@ -107,7 +112,7 @@ class _Contraction:
         self.grain = next((d for d in self.summed if d.shards), None)
         self.shards = self.grain.shards if self.grain is not None else 1
         self.terms = size(self.summed) // self.shards
-        self.leaves = -(-self.terms // LEAF)
+        self.leaves = -(-self.terms // self.leaf)
         axes = [d for d in physical(result) if not (combine is not None and d.name == SHARD)]
         first, second = op.operands
         self.batch = [d for d in axes if first.type.has(d.name) == second.type.has(d.name)]
@@ -118,7 +123,7 @@ class _Contraction:
         most = self.leaves * self.shards**2 if self.merged else self.leaves
         self.slots = most.bit_length() + (most > 1)
 
-    def _sides(self, axes: list[Dim]) -> tuple[_Side, _Side]:
+    def _sides(self, axes: list[Dim]) -> tuple[Side, Side]:
         """Rows and columns. The result's innermost axis belongs to the columns."""
         operands = list(self.op.operands)
         free = [[d for d in axes if v.type.has(d.name) and d not in self.batch] for v in operands]
@@ -126,27 +131,75 @@ class _Contraction:
         if last is not None and last in free[0]:
             operands.reverse()
             free.reverse()
-        tiles = tile(size(free[0]), size(free[1]), size(self.batch), self.dtype.bytes)
+        tiles, spreads = self.cut(*(size(f) for f in free))
         rows, columns = (
-            _Side(v, f, *self.frame.owned_range(f), t, n)
-            for v, f, t, n in zip(operands, free, tiles, ("ty", "tx"), strict=True)
+            Side(v, f, *self.frame.owned_range(f), t, s)
+            for v, f, t, s in zip(operands, free, tiles, spreads, strict=True)
         )
         return rows, columns
 
-    # ------------------------------------------------------------------ the loop over tiles
-    def emit(self) -> None:
+    # ------------------------------------------------------------------ what a thread does of a tile
+    def cut(self, rows: int, columns: int) -> tuple[tuple[int, int], tuple[Spread, Spread]]:
+        """A tile's rows and columns, and which of them a thread has."""
+        tiles = tile(rows, columns, size(self.batch), self.dtype.bytes, self.frame.target.scratch)
+        spreads: list[Spread] = []
+        for count, start in zip(tiles, ("ty", "tx"), strict=True):
+            run = min(count // SIDE, WIDE // self.dtype.bytes)
+            spreads.append(Spread(count // SIDE, run, run * SIDE, start, run, SIDE - 1))
+        return tiles, (spreads[0], spreads[1])
+
+    def prepare(self) -> None:
+        """The block's memory, and where a thread is."""
         frame, source = self.frame, self.source
-        rows, columns = self.rows, self.columns
-        frame.intrinsics |= tile_functions(rows.each, columns.each)
-        self.pitches = rows.tile + WIDE // self.dtype.bytes, columns.tile + WIDE // self.dtype.bytes
-        self.acc = frame.array("acc", self.dtype, rows.each * columns.each)
-        self.stack = frame.array("stack", self.dtype, self.slots * rows.each * columns.each)
+        self.pitches = tuple(side.tile + WIDE // self.dtype.bytes for side in (self.rows, self.columns))
         self.parts = tuple(
             frame.shared_array(name, self.dtype, 2 * TERMS * pitch)
             for name, pitch in zip(("row_tile", "column_tile"), self.pitches, strict=True)
         )
         source.line(f"ty = {source.index(frame.own // SIDE)}")
         source.line(f"tx = {source.index(frame.own % SIDE)}")
+
+    def pulls(self, batch: Index, starts: tuple[Affine, Affine]) -> Sequence[Pull]:
+        """What fills the block's memory."""
+        return [
+            Pull(self, side, batch, start, array, pitch)
+            for side, start, array, pitch in zip(
+                (self.rows, self.columns), starts, self.parts, self.pitches, strict=True
+            )
+        ]
+
+    def multiply(self, offsets: list[str], at: Affine) -> None:
+        """Add the products of the terms from the shard's term `at` on, which lie at `offsets` of the parts."""
+        (a, b), (pa, pb) = self.parts, self.pitches
+        self.source.line(
+            f"tile_multiply({self.acc.name}, {a.name}, {offsets[0]}, {b.name}, {offsets[1]}, {pa}, {pb}, ty, tx,"
+            f" {self.source.index(self.count(at))})"
+        )
+
+    def term(self, text: str, k: Affine, count: Affine) -> str:
+        """What is put into the block's memory for the k-th of the terms that are pulled together, `count` of which are
+        to be multiplied."""
+        return text
+
+    # ------------------------------------------------------------------ the loop over tiles
+    def emit(self) -> None:
+        """Write the kernel."""
+        if not self.thin:
+            self._tiles()
+            return
+        chains = Alone(self.frame, _Chains(self.frame, self.op, self.combine is not None))
+        if self.combine is None:
+            store_partials(self.frame, self.op, chains)
+        else:
+            combine_partials(self.frame, self.combine, chains)
+
+    def _tiles(self) -> None:
+        frame, source = self.frame, self.source
+        rows, columns = self.rows, self.columns
+        frame.intrinsics |= tile_functions(rows.each, columns.each)
+        self.acc = frame.array("acc", self.dtype, rows.each * columns.each)
+        self.stack = frame.array("stack", self.dtype, self.slots * rows.each * columns.each)
+        self.prepare()
         source.line("turn = 0")
         low, high = frame.owned_range(self.batch)
         down, across = (self._known(side.tiles) for side in (rows, columns))
@@ -241,16 +294,16 @@ class _Contraction:
         """Run `body(index, place in a slot)` for this thread's elements of the tile."""
         frame, rows, columns = self.frame, self.rows, self.columns
         with frame.loop("i", number(0), number(rows.each), rows.each) as i:
-            row = starts[0] + rows.element(i, self.dtype.bytes)
+            row = starts[0] + rows.element(i)
             with self._inside(rows, row) as r, frame.loop("j", number(0), number(columns.each), columns.each) as j:
-                column = starts[1] + columns.element(j, self.dtype.bytes)
+                column = starts[1] + columns.element(j)
                 with self._inside(columns, column) as c:
                     body({**batch, **self._at(rows, r), **self._at(columns, c)}, i * columns.each + j)
 
-    def _inside(self, side: _Side, at: Affine) -> _Guard:
+    def _inside(self, side: Side, at: Affine) -> _Guard:
         return _Guard(self.frame, side, at)
 
-    def _at(self, side: _Side, flat: Affine) -> Index:
+    def _at(self, side: Side, flat: Affine) -> Index:
         return named(side.axes, flat)
 
     # ------------------------------------------------------------------ leaves
@@ -261,20 +314,15 @@ class _Contraction:
         them."""
         frame, source = self.frame, self.source
         skip = shard * self.terms if self.grain is not None else number(0)
-        pulls = [
-            _Pull(self, side, batch, start, array, pitch)
-            for side, start, array, pitch in zip(
-                (self.rows, self.columns), starts, self.parts, self.pitches, strict=True
-            )
-        ]
+        pulls = self.pulls(batch, starts)
         for pull in pulls:
             pull.fetch(skip, number(0))
         with frame.loop("l", number(0), number(self.leaves), self.leaves) as leaf:
             source.line(f"tile_clear({self.acc.name})")
-            first = leaf * LEAF
-            steps = (frame.least(number(self.terms) - first, LEAF) + (TERMS - 1)) // TERMS
-            with frame.loop("k", number(0), steps, LEAF // TERMS) as step:
-                self._step(pulls, skip, first + step * TERMS)
+            first = leaf * self.leaf
+            steps = (frame.least(number(self.terms) - first, self.leaf) + (self.step - 1)) // self.step
+            with frame.loop("k", number(0), steps, self.leaf // self.step) as step:
+                self._step(pulls, skip, first + step * self.step)
             text = source.index(leaf)
             depth = source.name("d")
             waiting = "0" if self.leaves == 1 else f"popcount({text})"
@@ -288,78 +336,83 @@ class _Contraction:
                     source.line(f"tile_merge({self.acc.name}, {self.stack.name}, {depth})")
             source.line(f"tile_push({self.acc.name}, {self.stack.name}, {depth})")
 
-    def _step(self, pulls: list[_Pull], skip: Affine, at: Affine) -> None:
+    def _step(self, pulls: Sequence[Pull], skip: Affine, at: Affine) -> None:
         """Multiply some terms, from the shard's term `at` on, while the next are on their way."""
         frame, source = self.frame, self.source
         turn = symbol("turn", source.level, 0, 1)
         offsets = [source.index(pull.keep(skip, at, turn)) for pull in pulls]
         frame.barrier()
-        if self.terms > TERMS and any(pull.ahead for pull in pulls):
-            with source.block(f"if {source.index(at)} < {self.terms - TERMS}:"):
-                following = frame.variable(at + TERMS, self.terms)
+        if self.terms > self.step and any(pull.ahead for pull in pulls):
+            with source.block(f"if {source.index(at)} < {self.terms - self.step}:"):
+                after = frame.variable((at + self.step) // self.step, self.terms // self.step + 1)
+                following = after * self.step
                 for pull in pulls:
                     pull.fetch(skip, following)
-        (a, b), (pa, pb) = self.parts, self.pitches
-        source.line(
-            f"tile_multiply({self.acc.name}, {a.name}, {offsets[0]}, {b.name}, {offsets[1]}, {pa}, {pb}, ty, tx,"
-            f" {source.index(self.count(at))})"
-        )
+        self.multiply(offsets, at)
         source.line("turn = 1 - turn")
 
     def count(self, at: Affine) -> Affine:
         """How many terms are multiplied together from the shard's term `at` on."""
-        whole = self.terms % TERMS == 0
-        return number(TERMS) if whole else self.frame.least(number(self.terms) - at, TERMS)
+        whole = self.terms % self.step == 0
+        return number(self.step) if whole else self.frame.least(number(self.terms) - at, self.step)
 
 
-class _Pull:
-    """One operand's part for a tile's rows (or columns) from `start` on: `TERMS` terms at a time go into the block's
-    memory, neighbours in memory by neighbours. What is just loaded is `ahead`: on its way to this thread's registers
-    while the terms before it are multiplied; what is computed as well would wait for what it loads there and then."""
+class Pull:
+    """One operand's part for a tile's rows (or columns) from `start` on: `step` terms at a time go into the block's
+    memory, neighbours in memory by neighbours, each thread `run` consecutive terms in each of its turns. What is just
+    loaded is `ahead`: on its way to this thread's registers while the terms before it are multiplied; what is computed
+    as well would wait for what it loads there and then."""
 
-    def __init__(
-        self, whole: _Contraction, side: _Side, batch: Index, start: Affine, array: Shared, pitch: int
-    ) -> None:
+    run = 1
+
+    def __init__(self, whole: Contraction, side: Side, batch: Index, start: Affine, array: Shared, pitch: int) -> None:
         self.whole, self.frame, self.source = whole, whole.frame, whole.source
         self.side, self.batch, self.start, self.array, self.pitch = side, batch, start, array, pitch
-        self.turns = side.tile * TERMS // THREADS
+        self.runs = side.tile * whole.step // self.run
+        self.turns = max(1, self.runs // THREADS)
         self.along_terms = self._along_terms()
         self.ahead = self.frame.place(side.operand, self._index(number(0), number(0))) is not None
-        self.registers = [self.source.name("v") for _ in range(self.turns if self.ahead else 0)]
+        self.registers = [self.source.name("v") for _ in range(self.turns * self.run if self.ahead else 0)]
 
     def fetch(self, skip: Affine, at: Affine) -> None:
         """Load the terms from the shard's term `at` on, if that is done ahead."""
-        for u, register in enumerate(self.registers):
-            x, k = self._mine(number(u))
-            self.source.line(f"{register} = {self._element(x, k, skip, at)}")
+        for n, register in enumerate(self.registers):
+            x, k = self._mine(number(n // self.run))
+            self.source.line(f"{register} = {self._element(x, k + n % self.run, skip, at)}")
 
     def keep(self, skip: Affine, at: Affine, turn: Affine) -> Affine:
         """Put the terms from `at` on into the block's memory; where they are."""
-        frame, place = self.frame, turn * (TERMS * self.pitch)
-        for u, register in enumerate(self.registers):
-            x, k = self._mine(number(u))
-            self.source.line(f"{self.array.name}[{self.source.index(place + k * self.pitch + x)}] = {register}")
-        if not self.ahead:
-            with frame.loop("u", number(0), number(self.turns), self.turns) as u:
+        place = turn * (self.array.elements // 2)
+        if self.ahead:
+            for u in range(self.turns):
+                self.put(place, *self._mine(number(u)), self.registers[u * self.run : (u + 1) * self.run])
+        else:
+            with self.frame.loop("u", number(0), number(self.turns), self.turns) as u:
                 x, k = self._mine(u)
-                text = self._element(x, k, skip, at)
-                self.source.line(f"{self.array.name}[{self.source.index(place + k * self.pitch + x)}] = {text}")
+                self.put(place, x, k, [self._element(x, k + e, skip, at) for e in range(self.run)])
         return place
 
+    def put(self, place: Affine, x: Affine, k: Affine, texts: Sequence[str]) -> None:
+        """Put the terms from the k-th on of the tile's row (or column) x into the part that begins at a place."""
+        (text,) = texts
+        self.source.line(f"{self.array.name}[{self.source.index(place + k * self.pitch + x)}] = {text}")
+
     def _mine(self, u: Affine) -> tuple[Affine, Affine]:
-        """Which row (or column) of the tile and which term this thread pulls in its turn u."""
-        flat = u * THREADS + self.frame.own
+        """Of which row (or column) of the tile this thread pulls terms in its turn u, and from which on. Threads that
+        are more than there is to pull do what others do too."""
+        flat = u * THREADS + self.frame.own if self.runs >= THREADS else self.frame.own % self.runs
+        runs = self.whole.step // self.run
         if self.along_terms:
-            return flat // TERMS, flat % TERMS
-        return flat % self.side.tile, flat // self.side.tile
+            return flat // runs, flat % runs * self.run
+        return flat % self.side.tile, flat // self.side.tile * self.run
 
     def _element(self, x: Affine, k: Affine, skip: Affine, at: Affine) -> str:
-        side, count = self.side, self.whole.count(at)
-        span = size(side.axes)
+        side, whole, count = self.side, self.whole, self.whole.count(at)
+        span, step = size(side.axes), whole.step
         free = self._clamped(self.start + x, side.high, span, span % side.tile == 0 and not _cut(side))
-        term = skip + at + self._clamped(k, count, TERMS, count == number(TERMS))
+        term = skip + at + self._clamped(k, count, step, count == number(step))
         value = self.frame.value(side.operand, self._index(free, term))
-        return self.frame.k.text(self.frame.k.cast(value, self.whole.dtype))
+        return whole.term(self.frame.k.text(self.frame.k.cast(value, whole.dtype)), k, count)
 
     def _index(self, free: Affine, term: Affine) -> Index:
         index = {**self.batch, **named(self.side.axes, free), **named(self.whole.summed, term)}
@@ -392,7 +445,7 @@ class _Pull:
         return votes > 0
 
 
-def _cut(side: _Side) -> bool:
+def _cut(side: Side) -> bool:
     """Whether a role's own part of a side may end within a tile although the whole does not."""
     return bool(side.axes) and owned(side.axes[0])
 
@@ -401,7 +454,7 @@ class _Guard:
     """A block for rows (or columns) that the role owns; entering gives the index as a variable of that block, so that
     nothing that depends on it is loaded before it is known to exist."""
 
-    def __init__(self, frame: GpuFrame, side: _Side, at: Affine) -> None:
+    def __init__(self, frame: GpuFrame, side: Side, at: Affine) -> None:
         self.frame, self.side, self.at = frame, side, at
         self.context = frame.source.block(f"if {frame.source.index(at)} < {frame.source.index(side.high)}:")
 

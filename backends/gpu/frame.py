@@ -14,15 +14,16 @@ from dataclasses import dataclass
 
 from alphac.backends.evaluation import PARAMETERS, VARIABLES, Axes, Body, Frame, Index, named, owned, size
 from alphac.backends.gpu import THREADS
-from alphac.backends.gpu.intrinsics import FUNCTIONS, tile_functions
+from alphac.backends.gpu.intrinsics import FUNCTIONS, WIDE, tile_functions
 from alphac.backends.indexing import Affine, number, symbol
 from alphac.backends.printer import Handle, register, stored
 from alphac.backends.target import Grid, Target
 from alphac.ir.schedule import Kernel
-from alphac.ir.typesys import BF16, F32, DType
+from alphac.ir.typesys import BF16, BOOL, F32, F64, DType
 
 MANY = 1 << 31
 NAMES = ("own", "block", "blocks", "result", "inside", "task", "lane", "leaf", "tx", "ty", "turn", "tag")
+NAMES = (*NAMES, "line", "part", "down", "across")
 NAMES = (*NAMES, "lane_sums", "leaf_sums", "row_tile", "column_tile", "found", "some", *tile_functions(1, 1))
 ARGUMENTS = PARAMETERS[:3]  # shards, first, merges: the others are a thread's own business
 
@@ -48,6 +49,8 @@ class GpuFrame(Frame):
         self.shared: list[Shared] = []
         self.shared_bytes = 0
         self.grid = Grid(THREADS, 1, 1, False)
+        self.fitting = 1 if F64 in (b.type.dtype for b in self.buffers) else 2
+        self.neighbours = False  # whether a thread loads elements that lie side by side
         self.together: int | None = None  # results that a block makes together; else one to a thread
         self.own = symbol("own", 0, 0, THREADS - 1)  # the thread's number in its block
 
@@ -63,6 +66,15 @@ class GpuFrame(Frame):
         name = self.source.name("t")
         self.source.line(f"{name} = {array.name}[{self.source.index(at)}]")
         return Handle(array.dtype, name, self.source.level)
+
+    def element(self, name: str, dtype: DType, flat: Affine, level: int | None = None) -> Handle:
+        run = WIDE // dtype.bytes
+        if not self.neighbours or dtype == BOOL or any(n % run for n in (flat.constant, *(n for _, n in flat.terms))):
+            return super().element(name, dtype, flat, level)
+        level = self.source.level if level is None else level
+        text = f"aligned({name}, {self.source.index(flat)})"
+        text = f"widen({text})" if dtype == BF16 else text
+        return Handle(dtype, self.source.define(text, level), level)
 
     def barrier(self) -> None:
         """All threads of the block meet here."""

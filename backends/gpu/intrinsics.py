@@ -11,6 +11,7 @@ the register tile of a contraction. They call functions that every target define
 
     x = shared(0, f32, 1, 3)              memory of the block, from byte 0 of it on
     part = local(12, f32, 2, 3)           memory of this thread: registers where all indices are constants
+    t = aligned(x, 4 * e)                 x[4 * e], whose place is a multiple of 16 bytes
     barrier()
 """
 
@@ -35,6 +36,7 @@ from alphac.backends.vector import (
     call,
     element_pointer,
     llvm_type,
+    load_element,
 )
 
 SIDE = 16  # threads along each side of a contraction's tile
@@ -65,6 +67,17 @@ def barrier(typing: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(), generate
+
+
+@intrinsic
+def aligned(typing: Any, memory: Any, at: Any) -> Any:
+    """The element at an index that is a multiple of as many as the widest access holds: so LLVM loads those beside it,
+    if they are wanted too, together with it."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return load_element(builder, args[0], args[1], memory, WIDE)
+
+    return memory.dtype(memory, types.int64), generate
 
 
 def _shared(builder: Any, memory: Memory, start: int) -> Any:
@@ -208,6 +221,7 @@ FUNCTIONS: dict[str, Any] = {
     "block_number": _number("gpu_block"),
     "block_count": _number("gpu_blocks"),
     "barrier": barrier,
+    "aligned": aligned,
     "shared": Allocation(_shared),
     "local": Allocation(_local),
 }

@@ -2,7 +2,7 @@
 
 map        a thread for every element                                  here
 reduce     16 threads for the lanes of a leaf                          reduction.py, leaves.py
-contract   a block for a tile of the result                            contraction.py
+contract   a block for a tile of the result                            contraction.py, matrix_contraction.py
 scatter    a block for a row of the table                             scatter.py
 special    a thread for every pass                                     ../special.py
 combine    what makes the partials, shard after shard
@@ -14,8 +14,9 @@ import hashlib
 
 from alphac.backends.evaluation import physical
 from alphac.backends.gpu import leaves
-from alphac.backends.gpu.contraction import emit_contract
+from alphac.backends.gpu.contraction import Contraction
 from alphac.backends.gpu.frame import ARGUMENTS, GpuFrame
+from alphac.backends.gpu.matrix_contraction import MatrixContraction, suits_matrix
 from alphac.backends.gpu.reduction import Block, reduction
 from alphac.backends.gpu.scatter import scatter
 from alphac.backends.kernels import TYPES, absorbed, describe, plain
@@ -37,11 +38,11 @@ def lower(kernel: Kernel, target: Target) -> KernelSource:
     if anchor is None:
         frame.split(physical(kernel.stores[0][0].type), lambda index, flat: frame.store_all(index))
     elif definition(anchor).shape == "contract":
-        emit_contract(frame, anchor, None)
+        _contraction(frame, anchor, None)
     elif definition(anchor).shape == "collective":
         inner = absorbed(kernel, anchor)
         if inner is not None and definition(inner).shape == "contract":
-            emit_contract(frame, inner, anchor)
+            _contraction(frame, inner, anchor)
         else:
             combine_partials(frame, anchor, _partials(frame, anchor, inner))
     elif kernel.stores[0][1].buffer.role == leaves.ROLE:
@@ -51,6 +52,11 @@ def lower(kernel: Kernel, target: Target) -> KernelSource:
     else:
         emit_special(frame, anchor)
     return _finish(frame)
+
+
+def _contraction(frame: GpuFrame, op: Op, combine: Op | None) -> None:
+    kind = MatrixContraction if suits_matrix(frame, op) else Contraction
+    kind(frame, op, combine).emit()
 
 
 def _partials(frame: GpuFrame, anchor: Op, inner: Op | None) -> Partials:
@@ -71,7 +77,7 @@ def _finish(frame: GpuFrame) -> KernelSource:
     body = frame.source.text()
     names = [*(f"p{i}" for i in range(len(frame.buffers))), *frame.loops.values(), *ARGUMENTS]
     text = "\n".join(f"    {line}" for line in [*frame.header(body), *body.split("\n")])
-    identity = f"{frame.shared_bytes} {frame.grid} {names}\n{plain(frame, text)}"
+    identity = f"{frame.shared_bytes} {frame.grid} {frame.fitting} {names}\n{plain(frame, text)}"
     name = f"k_{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
     return KernelSource(
         name=name,
@@ -81,5 +87,6 @@ def _finish(frame: GpuFrame) -> KernelSource:
         integers=len(ARGUMENTS),
         shared=frame.shared_bytes,
         grid=frame.grid,
+        fitting=frame.fitting,
         namespace={**SCALARS, **TYPES, **frame.functions, **frame.intrinsics},
     )

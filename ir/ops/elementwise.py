@@ -156,8 +156,8 @@ _unary("round", floats, lambda op, x: np.rint(x), flat, lambda k, x: k.rint(x)) 
 
 
 def _relu_gradient(b: Builder, op: Op, dy: Value) -> Cotangents:
-    (x,) = op.operands
-    return (b("where", b("gt", x, zero(b, x)), dy, zero(b, dy)),)
+    y = op.result  # which is positive where the operand is, and others read
+    return (b("where", b("gt", y, zero(b, y)), dy, zero(b, dy)),)
 
 
 _unary(

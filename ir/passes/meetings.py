@@ -19,10 +19,8 @@ from enum import IntEnum
 
 from alphac.ir.schedule import Buffer, Kernel, Launch, Step, Tiles
 
-FIXED = (
-    64 << 10
-)  # bytes that every thread may read of what has no shards, as it reads, and packs, them for itself alone
-CHAIN = 512 << 10  # bytes that a chain of kernels may store: buffers that are needed at the same time
+FIXED = 64 << 10  # bytes without shards that every thread may read, and pack, for itself alone
+CHAIN = 32 << 20  # bytes that a chain of kernels may store: buffers that are needed at the same time
 
 
 class Meeting(IntEnum):
@@ -76,7 +74,7 @@ def meets(steps: Sequence[Step]) -> list[Meeting]:
     found: list[Meeting] = []
     chain: list[_Work] = []  # since all met
     shared: list[_Work] = []  # since they met if they share work
-    for step in steps:
+    for number, step in enumerate(steps):
         if not isinstance(step, Launch | Tiles):
             if found:
                 found[-1] = Meeting.ALWAYS
@@ -84,7 +82,8 @@ def meets(steps: Sequence[Step]) -> list[Meeting]:
             chain, shared = [], []
             continue
         work = _Work.of(step)
-        if any(work.disturbs(w) and not (work.own and w.own) for w in chain) or _too_long(chain, work):
+        begins = work.own and not any(w.own for w in chain) and _needed(chain, steps[number:])
+        if begins or any(work.disturbs(w) and not (work.own and w.own) for w in chain) or _too_long(chain, work):
             found[-1] = Meeting.ALWAYS
             chain, shared = [], []
         elif any(work.disturbs(w) for w in shared):
@@ -94,6 +93,18 @@ def meets(steps: Sequence[Step]) -> list[Meeting]:
         shared.append(work)
         found.append(Meeting.NONE)
     return [*found[:-1], Meeting.ALWAYS] if found else []
+
+
+def _needed(chain: Sequence[_Work], steps: Sequence[Step]) -> bool:
+    """Whether the steps that begin a chain of shards need what was made before of what has none: if all meet first,
+    they need not in the midst of it."""
+    for step in steps:
+        if not isinstance(step, Launch | Tiles):
+            return False
+        work = _Work.of(step)
+        if work.own and any(work.disturbs(w) for w in chain):
+            return True
+    return False
 
 
 def _too_long(chain: Sequence[_Work], work: _Work) -> bool:

@@ -20,6 +20,7 @@ from alphac.ir.ops.define import definition
 from alphac.ir.ops.structure import tiled_axes
 from alphac.ir.passes.fuse import Cluster, Fused, Level, Nest, fuse, reaches
 from alphac.ir.passes.meetings import keeps_to_shards
+from alphac.ir.passes.partials import part
 from alphac.ir.passes.stream import stream
 from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles, View, pieces
 from alphac.ir.typesys import Dim, TensorType
@@ -95,9 +96,9 @@ class _Graph:
 
 
 def schedule(function: Function, streams: bool = True) -> Program:
-    """Fuse and project one function, with `streams` or without."""
+    """Fuse and project one function, with `streams`, and sums that threads share by shards, or without."""
     fused = fuse(function)
-    return project(stream(fused) if streams else fused)
+    return project(part(stream(fused)) if streams else fused)
 
 
 def project(fused: Fused) -> Program:
@@ -419,7 +420,7 @@ class _Projection:
 
     def _sorted(self, graph: _Graph) -> list[Node]:
         """The nodes in a legal order: what needs fewer exchanges first, else as in the source. Nodes that take little
-        memory come early if that saves a meeting (`meetings.py`)."""
+        memory, or go on with a chain of shards, come early if that saves a meeting (`meetings.py`)."""
         before: dict[Node, set[Node]] = {n: set() for n in graph.nodes}
         for node, followers in graph.after.items():
             for follower in followers:
@@ -437,13 +438,22 @@ class _Projection:
             last = before[node] & together
             return bool(last - own if node in own else last)
 
+        def place(node: Node) -> tuple[int, int]:
+            return node.order, serial[node]
+
         ready = {n for n in graph.nodes if not waiting[n]}
         while ready:
-            node = min(ready, key=lambda n: (rounds[n], n.order, serial[n]))
+            node = min(ready, key=lambda n: (rounds[n], *place(n)))
+            alike = {n for n in ready if rounds[n] == rounds[node]}
+            light = {n for n in alike if self._light(n)}
+            if node in own and not together & own:  # first what a chain of shards needs that has none
+                node = min((n for n in light - own if graph.after[n] & own), key=place, default=node)
+                if node in own and any(graph.after[n] & own for n in together):
+                    together.clear()
             if meets(node):
-                light = [n for n in ready if rounds[n] == rounds[node] and self._light(n) and not meets(n)]
-                if light:
-                    node = min(light, key=lambda n: (n.order, serial[n]))
+                others = [n for n in light | alike & own if not meets(n)]
+                if others:
+                    node = min(others, key=place)
                 else:
                     together.clear()
             ready.remove(node)
