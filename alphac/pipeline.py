@@ -23,7 +23,7 @@ from alphac.frontend.tree_text import tree_text
 from alphac.ir.core import Module
 from alphac.ir.errors import NotDifferentiableError, ToolMissing
 from alphac.ir.fleet import assumed
-from alphac.ir.passes.admit import EXACT, Admission, Parting, Refusal, Strand, admit
+from alphac.ir.passes.admit import EXACT, Admission, Parting, Refusal, Strand, admit, settled
 from alphac.ir.passes.differentiate import Differentiate
 from alphac.ir.passes.expand import Expand
 from alphac.ir.passes.pad_windows import PadWindows
@@ -156,7 +156,9 @@ def admitted(module: Module, plan: Plan) -> tuple[Module, tuple[Strand, ...], Pl
 
 
 def _admit(module: Module, targets: Sequence[str]) -> Admission:
-    return admit(module, {name: capabilities(name) for name in dict.fromkeys(targets)})
+    able = {name: capabilities(name) for name in dict.fromkeys(targets)}
+    free = settled(module, able)
+    return admit(module if free is module else simplify(free), able)
 
 
 def placed(
