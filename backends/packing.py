@@ -172,7 +172,7 @@ class Packing:
         return replace(part, along=line) if place.along == 1 and place.across == self._terms else None
 
     def _rows_along_terms(self, batch: Index) -> bool:
-        return size(self.rows.axes) == 1 or self._along_terms(self.rows, batch)
+        return self.tile.rows == 1 or size(self.rows.axes) == 1 or self._along_terms(self.rows, batch)
 
     # ------------------------------------------------------------------ columns
     def columns_part(self, batch: Index, column: Affine, first: Affine, plan: Tiling, panel: Affine) -> Part:
