@@ -16,7 +16,7 @@ from everyop_cases import Case as OpCase
 from everyop_native import Batch
 from everyop_table import CASES as OP_CASES
 from metal_double import Double, can_compile
-from running import LINE, write_line
+from running import LINE, SHARDS, Run, assert_same_bits, run_roles, write_line
 from session import Session
 from test_kernels import CONTRACTIONS, REDUCTIONS, SPECIALS, Case, function_of, same_bits
 
@@ -27,6 +27,7 @@ from alphac.diagnostics import Diagnostics
 from alphac.ir.core import Module, RegionContract
 from alphac.ir.passes.admit import admit
 from alphac.ir.passes.project import schedule
+from alphac.ir.text import parse_module, print_module
 from alphac.pipeline import Plan, compile_file
 from alphac.runtime.bundle import read_bundle
 from alphac.runtime.devices.gpu import Launch
@@ -196,3 +197,46 @@ def test_no_kernel_needs_f64(tmp_path: Path) -> None:
     for number, program in enumerate(programs):
         program.name = f"f{number}"
     assert b"double" not in lower_programs(programs, target("metal")).object()
+
+
+# ---------------------------------------------------------------------- a system with exact parts and fast ones
+PARTS = FAST.replace(
+    "learn w, b",
+    """param scale: f32[] = 1
+state spread: f32[features] = 0
+region width(y: f32[batch]) -> f32[batch] numeric exact { (abs(y) - scale) ** 2 }
+transition { spread' = 0.5 * spread + mean(abs(x), batch) }
+learn scale with momentum(rate) minimizing wide { mean(width(y)) }
+learn w, b""",
+)
+
+
+@runs
+def test_a_fast_part_runs_beside_exact_ones(tmp_path: Path, metal: Double) -> None:
+    """Metal owns the shards of the fast region; what is exact, and what no region declares, is a processor's."""
+    host = host_target().name
+    mixed, alone = compiled(tmp_path, PARTS, "metal", host), compiled(tmp_path, PARTS, host)
+    owned = {record.target: record.owned for record in (read_bundle(mixed).class_of(k) for k in (0, 1))}
+    assert [bool(n) for n in owned["metal"]] == [True, False]
+    assert owned[host][1] == SHARDS
+    runs_: list[Run] = []
+    for bundle in (mixed, alone):
+        run_roles(bundle, out := tmp_path / bundle.stem, 20, {})
+        runs_.append(Run(out))
+    assert_same_bits(*runs_)
+
+
+def test_an_exact_part_that_feeds_a_fast_one_is_refused(tmp_path: Path) -> None:
+    text = PARTS.replace("guess(x) - y", "guess(x) - width(y)")
+    with pytest.raises(Diagnostics, match=r"region `width` needs numeric exact, which metal lacks"):
+        compiled(tmp_path, text, "metal")
+
+
+def test_where_all_can_do_both_nothing_is_apart(tmp_path: Path) -> None:
+    """The marks that tell exact regions from fast ones are gone: it is the same system, and as fast."""
+    source = write_line(tmp_path / "line", PARTS)
+    module = pipeline.simplify(pipeline.differentiate(pipeline.parse_and_elaborate(source, {})))
+    text = print_module(module)
+    assert "require" in text and print_module(parse_module(text)) == text
+    found, strands, _ = pipeline.admitted(module, Plan.of(roles=1))
+    assert len(strands) == 1 and "require" not in print_module(found)
