@@ -294,7 +294,8 @@ class Contraction:
                 if not plan.whole:
                     place = (m - block.start) * (self.tile.rows * plan.width) + panel * self.tile.columns
                 rows = packing.rows_part(block.batch, block.row, m, start, plan)
-                columns = packing.columns_part(block.batch, column, start, plan, block.panel + panel)
+                in_strip = block.panel + panel if plan.strip else number(0)
+                columns = packing.columns_part(block.batch, column, start, plan, in_strip)
                 target = self._target(unit)
                 if plan.whole and self.combine is None and self.terms >= FEW:
                     self._fetch(unit)

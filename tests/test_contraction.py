@@ -98,7 +98,7 @@ def tall(terms: int) -> Function:
     return draft.function()
 
 
-@pytest.mark.parametrize("terms", [70, pytest.param(4100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("terms", [70, 4100])
 def test_threads_with_rows_of_their_own_give_the_same_bits(terms: int):
     agrees(tall(terms), host_target(), threads=3)
 
