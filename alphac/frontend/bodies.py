@@ -154,7 +154,8 @@ def _declare(context: Context, node: tree.Declare, scope: Scope) -> None:
             raise fail("E118", f"`repeat {clash.name}` stacks `{entry.name}`, which has that axis", entry.span, help)
         type = TensorType(element.dtype, (*stack, *element.dims))
         order = (scope.order, len(context.system.states))
-        info = StateInfo(path, type, node.kind, order, entry.value, scope.constants(), entry.span, stack)
+        place = context.place(entry.span)
+        info = StateInfo(path, type, node.kind, order, entry.value, scope.constants(), place, stack)
         context.system.declare(info)
         scope.bind(entry.name, StateReference(path), context.depth)
         if node.kind == "state":
