@@ -5,9 +5,11 @@ Sizes are bytes, times seconds, rates per second.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 
 # Where bytes lie that were touched no more than so many others ago: in a core's first or second cache, or in one that
 # is shared; behind them is `memory`.
@@ -96,8 +98,8 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Link:
-    """A connection of two endpoints or hosts (or within one host). `staging`: bytes/s of a copy that comes on top on
-    the way, 0 for none."""
+    """A connection of two endpoints, hosts or failure domains (or within one of these). `staging`: bytes/s of a copy
+    that comes on top on the way, 0 for none."""
 
     ends: tuple[str, str]
     rate: float
@@ -124,22 +126,59 @@ class Fleet:
     def described(self) -> bool:
         return bool(self.hosts)
 
+    @cached_property
+    def _endpoints(self) -> Mapping[str, Endpoint]:
+        return {e.name: e for e in self.endpoints}
+
+    @cached_property
+    def _hosts(self) -> Mapping[str, Host]:
+        return {h.name: h for h in self.hosts}
+
+    @cached_property
+    def _links(self) -> Mapping[frozenset[str], Link]:
+        return {frozenset(link.ends): link for link in reversed(self.links)}
+
+    @cached_property
+    def _degrees(self) -> Counter[str]:
+        return Counter(end for link in self.links for end in set(link.ends))
+
+    @cached_property
+    def _sharing(self) -> Counter[str]:
+        return Counter(e.domain for e in self.endpoints)
+
     def endpoint(self, name: str) -> Endpoint:
-        return next(e for e in self.endpoints if e.name == name)
+        return self._endpoints[name]
 
     def link(self, one: Endpoint, other: Endpoint) -> Link | None:
-        """How two endpoints talk: by a link of their own, else one between their hosts, else over their one host's
-        loopback; None if nothing joins them."""
-        pairs = ({one.name, other.name}, {one.name, other.host}, {one.host, other.name}, {one.host, other.host})
-        for pair in pairs:
-            for link in self.links:
-                if set(link.ends) == pair:
+        """How two endpoints talk: by a link of their own, else one between their hosts, else over their one
+        host's loopback, else one between what fails together with these (such as racks); None if nothing joins them."""
+        for a, b in ((one.name, other.name), (one.name, other.host), (one.host, other.name), (one.host, other.host)):
+            link = self._links.get(frozenset((a, b)))
+            if link is not None:
+                return link
+        if one.host == other.host:
+            return LOOPBACK
+        for a in self._domains(one):
+            for b in self._domains(other):
+                link = self._links.get(frozenset((a, b)))
+                if link is not None:
                     return link
-        return LOOPBACK if one.host == other.host else None
+        return None
+
+    def degree(self, endpoint: Endpoint) -> int:
+        """How many links an endpoint has, its host's and its domains' included."""
+        ends = {endpoint.name, endpoint.host, *self._domains(endpoint)}
+        return sum(self._degrees[end] for end in ends)
 
     def capacity(self, domain: str) -> int:
         """Bytes of a memory domain."""
-        for host in self.hosts:
-            if host.name == domain:
-                return host.memory
-        return self.endpoint(domain).memory
+        host = self._hosts.get(domain)
+        return host.memory if host is not None else self.endpoint(domain).memory
+
+    def sharing(self, domain: str) -> int:
+        """How many endpoints a memory domain is shared by."""
+        return self._sharing[domain]
+
+    def _domains(self, endpoint: Endpoint) -> tuple[str, ...]:
+        host = self._hosts.get(endpoint.host)
+        return host.domains if host is not None else ()
