@@ -286,7 +286,8 @@ class Contraction:
                 if not plan.whole:
                     place = (m - block.start) * (self.tile.rows * plan.width) + panel * self.tile.columns
                 rows = packing.rows_part(block.batch, block.row, start, plan)
-                columns = packing.columns_part(block.batch, column, start, plan, block.panel + panel)
+                kept = block.panel + panel if plan.strip else number(0)  # else packed for this tile alone
+                columns = packing.columns_part(block.batch, column, start, plan, kept)
                 target = self._target(unit)
                 if plan.whole and not plan.strip and self.combine is None and self.terms >= FEW:
                     self._fetch(unit)
