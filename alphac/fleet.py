@@ -9,7 +9,7 @@ memory = "64 GB"                host = "desk"                   rate = 1.2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -52,7 +52,9 @@ class _Reader:
         self._try(lambda: top.only(("endpoint", "host", "link")))
         hosts = self._tables("host", self._host)
         endpoints = self._tables("endpoint", lambda t: self._endpoint(t, {h.name: h for h in hosts}))
-        links = self._tables("link", lambda t: self._link(t, hosts, endpoints))
+        names = dict.fromkeys((*(h.name for h in hosts), *(e.name for e in endpoints)))
+        names |= dict.fromkeys(d for h in hosts for d in h.domains)
+        links = self._tables("link", lambda t: self._link(t, names))
         if not self.found and not endpoints:
             self._refuse("E202", f"{self.toml.file} names no endpoint", "add at least one [[endpoint]] table")
         self._stop()
@@ -159,12 +161,11 @@ class _Reader:
             )
         return own or host.memory, name if said == "own" else host.name
 
-    def _link(self, table: Table, hosts: list[Host], endpoints: list[Endpoint]) -> Link:
+    def _link(self, table: Table, known: Collection[str]) -> Link:
         table.only(LINK)
         ends = table.words("between")
         if len(ends) != 2:
             raise table.refuse("E202", "a link is between two", 'write between = ["desk", "lap"]', "between")
-        known = [*(h.name for h in hosts), *(e.name for e in endpoints)]
         for end in ends:
             if end not in known:
                 names = ", ".join(known) or "none"
@@ -184,8 +185,9 @@ class _Reader:
                     help = f"{KINDS[kind]} {verb} once"
                     self._refuse("E206", f"{kind} `{one.name}` is named twice", help, kind, number, "name")
                 seen.add(one.name)
+        hosts = {host.name for host in fleet.hosts}
         for number, endpoint in enumerate(fleet.endpoints):
-            if any(endpoint.name == host.name for host in fleet.hosts):
+            if endpoint.name in hosts:
                 self._refuse(
                     "E206", f"`{endpoint.name}` is a host and an endpoint", "give them different names",
                     "endpoint", number, "name",
@@ -193,9 +195,12 @@ class _Reader:
 
     def _check_memory(self, fleet: Fleet) -> None:
         """What endpoints are promised of a host's memory must be there."""
+        promises: dict[str, list[Endpoint]] = {}
+        for number, endpoint in enumerate(fleet.endpoints):
+            if self._says_memory(number):
+                promises.setdefault(endpoint.domain, []).append(endpoint)
         for number, host in enumerate(fleet.hosts):
-            parts = [e for e in fleet.endpoints if e.domain == host.name]
-            promised = [e for i, e in enumerate(fleet.endpoints) if e in parts and self._says_memory(i)]
+            promised = promises.get(host.name, [])
             total = sum(e.memory for e in promised)
             if host.memory and total > host.memory:
                 names = " + ".join(f"{e.name} {shown_size(e.memory)}" for e in promised)

@@ -5,12 +5,15 @@ Sizes are bytes, times seconds, rates per second.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 
-CACHED = 1 << 20  # bytes: what was touched no more than so many others ago is in a core's own cache
-SHARED = 16 << 20  # and in one that cores share
+# Where bytes lie that were touched no more than so many others ago: in a core's first or second cache, or in one that
+# is shared; behind them is `memory`.
+CACHES = {"first": 24 << 10, "second": 1 << 20, "shared": 16 << 20}
 
 
 @dataclass(frozen=True)
@@ -19,31 +22,21 @@ class Rates:
 
     step      once a step: the runtime's own work              exchange  once an exchange, beside its link
     launch    once a kernel                                     fma       a multiply-add of a contraction, by dtype
-    tile      a result's element of a contraction, per leaf     operand   an operand's element of a contraction
-    inner     an operation in an operand, which is packed       flop      one of elementwise code or a reduction
-    function  an operation of an exponential and its kin        fold      a byte that an exchange's tree puts together
-    cross     an operation on pairs that a reduction sums up
-    result    what a reduction results in, for its lanes
-    near, middle, far   a byte that comes from a core's own cache, from one that is shared, from memory
-    draw      a round of the shuffle, for each example
+    flop      an operation of all else                          bytes     a byte, by where it comes from
+    fold      a byte that an exchange's tree puts together      draw      a round of the shuffle, for each example
+    counted   a unit of what code does, by kind, and `target`, whose code that is: of an endpoint that was calibrated
     """
 
     step: float
     exchange: float
     launch: float
     fma: Mapping[str, float]
-    tile: float
-    operand: float
-    inner: float
     flop: float
-    function: float
-    cross: float
-    result: float
-    near: float
-    middle: float
-    far: float
+    bytes: Mapping[str, float]
     fold: float
     draw: float
+    counted: Mapping[str, float] = field(default_factory=dict[str, float])
+    target: str = ""
 
 
 def assumed(compute: Mapping[str, float], bandwidth: float) -> Rates:
@@ -57,16 +50,8 @@ def assumed(compute: Mapping[str, float], bandwidth: float) -> Rates:
         exchange=1e-4,
         launch=2e-6,
         fma={dtype: 2 / rate for dtype, rate in compute.items()},
-        tile=8 / best,
-        operand=4 / bandwidth,
-        inner=8 / best,
         flop=8 / best,
-        function=4 / best,
-        cross=64 / best,
-        result=1e3 / best,
-        near=0.25 / bandwidth,
-        middle=0.5 / bandwidth,
-        far=1 / bandwidth,
+        bytes={"first": 0.0, "second": 0.25 / bandwidth, "shared": 0.5 / bandwidth, "memory": 1 / bandwidth},
         fold=4 / bandwidth,
         draw=1e-8,
     )
@@ -113,8 +98,8 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Link:
-    """A connection of two endpoints or hosts (or within one host). `staging`: bytes/s of a copy that comes on top on
-    the way, 0 for none."""
+    """A connection of two endpoints, hosts or failure domains (or within one of these). `staging`: bytes/s of a copy
+    that comes on top on the way, 0 for none."""
 
     ends: tuple[str, str]
     rate: float
@@ -141,22 +126,59 @@ class Fleet:
     def described(self) -> bool:
         return bool(self.hosts)
 
+    @cached_property
+    def _endpoints(self) -> Mapping[str, Endpoint]:
+        return {e.name: e for e in self.endpoints}
+
+    @cached_property
+    def _hosts(self) -> Mapping[str, Host]:
+        return {h.name: h for h in self.hosts}
+
+    @cached_property
+    def _links(self) -> Mapping[frozenset[str], Link]:
+        return {frozenset(link.ends): link for link in reversed(self.links)}
+
+    @cached_property
+    def _degrees(self) -> Counter[str]:
+        return Counter(end for link in self.links for end in set(link.ends))
+
+    @cached_property
+    def _sharing(self) -> Counter[str]:
+        return Counter(e.domain for e in self.endpoints)
+
     def endpoint(self, name: str) -> Endpoint:
-        return next(e for e in self.endpoints if e.name == name)
+        return self._endpoints[name]
 
     def link(self, one: Endpoint, other: Endpoint) -> Link | None:
-        """How two endpoints talk: by a link of their own, else one between their hosts, else over their one host's
-        loopback; None if nothing joins them."""
-        pairs = ({one.name, other.name}, {one.name, other.host}, {one.host, other.name}, {one.host, other.host})
-        for pair in pairs:
-            for link in self.links:
-                if set(link.ends) == pair:
+        """How two endpoints talk: by a link of their own, else one between their hosts, else over their one
+        host's loopback, else one between what fails together with these (such as racks); None if nothing joins them."""
+        for a, b in ((one.name, other.name), (one.name, other.host), (one.host, other.name), (one.host, other.host)):
+            link = self._links.get(frozenset((a, b)))
+            if link is not None:
+                return link
+        if one.host == other.host:
+            return LOOPBACK
+        for a in self._domains(one):
+            for b in self._domains(other):
+                link = self._links.get(frozenset((a, b)))
+                if link is not None:
                     return link
-        return LOOPBACK if one.host == other.host else None
+        return None
+
+    def degree(self, endpoint: Endpoint) -> int:
+        """How many links an endpoint has, its host's and its domains' included."""
+        ends = {endpoint.name, endpoint.host, *self._domains(endpoint)}
+        return sum(self._degrees[end] for end in ends)
 
     def capacity(self, domain: str) -> int:
         """Bytes of a memory domain."""
-        for host in self.hosts:
-            if host.name == domain:
-                return host.memory
-        return self.endpoint(domain).memory
+        host = self._hosts.get(domain)
+        return host.memory if host is not None else self.endpoint(domain).memory
+
+    def sharing(self, domain: str) -> int:
+        """How many endpoints a memory domain is shared by."""
+        return self._sharing[domain]
+
+    def _domains(self, endpoint: Endpoint) -> tuple[str, ...]:
+        host = self._hosts.get(endpoint.host)
+        return host.domains if host is not None else ()

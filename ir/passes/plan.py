@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from alphac.ir.fleet import Endpoint, Fleet, Link, Rates
 from alphac.ir.passes.plan_memory import Owned, slots
@@ -123,11 +124,20 @@ class Pricer:
 
     def __init__(self, system: System, fleet: Fleet) -> None:
         self.system, self.fleet = system, fleet
-        self._seconds: dict[tuple[str, int], tuple[float, float]] = {}
+        self._seconds: dict[tuple[int, int], tuple[float, float]] = {}
+        self._kinds: dict[str, int] = {}
+        self._kind_of: dict[int, int] = {}
+
+    def kind(self, endpoint: Endpoint) -> int:
+        """A number that endpoints of equal rates have in common."""
+        rates = rates_of(endpoint)
+        if id(rates) not in self._kind_of:
+            self._kind_of[id(rates)] = self._kinds.setdefault(repr(rates), len(self._kinds))
+        return self._kind_of[id(rates)]
 
     def role_seconds(self, endpoint: Endpoint, shards: int) -> tuple[float, float]:
         """Of a role's step: all of it, and the part that does not depend on its shards."""
-        key = (endpoint.name, shards)
+        key = (self.kind(endpoint), shards)
         if key not in self._seconds:
             rates, kernels = rates_of(endpoint), self.system.work.kernels
             fixed = sum(k.seconds(rates, shards) for k in kernels if k.fixed)
@@ -144,7 +154,7 @@ class Pricer:
             return Misfit("not every shard has one owner")
         if sharded and count < 2:
             return Misfit("it takes two roles to share the optimizer's state")
-        firsts = [sum(n for _, n in owners[:k]) for k in range(count)]
+        firsts = [0, *accumulate(n for _, n in owners[:-1])]
         pieces = [len(subtrees(system.shards, f, n)) for f, (_, n) in zip(firsts, owners, strict=True)]
         alone = [self.role_seconds(e, n) for e, n in owners]
         share = 1 / count if sharded else 1.0

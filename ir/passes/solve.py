@@ -4,7 +4,7 @@ Who takes part and with how many shards is a small mixed-integer program, solved
 the middle: minimize t + Σ talk(k) taking(k), where t is at least every taker's time, all shards are dealt out, and
 memory suffices. It takes a role's time as linear in its shards and knows nothing of how ranges lie in the tree, so
 its answer is improved under the exact model by small moves. Pipelines are cut by dynamic programming for each order of
-endpoints.
+endpoints. Large fleets are solved class by class (`solve_classes.py`).
 
 before: a System of 32 shards, a Fleet of a fast and a slow endpoint
 after:  Placements, best first: data on both (24 + 8 shards), …; and why the other kinds cannot be
@@ -26,11 +26,13 @@ import numpy.typing as npt
 from alphac.ir.fleet import Endpoint, Fleet
 from alphac.ir.passes.place import PlacementError, deal, place
 from alphac.ir.passes.plan import KINDS, Misfit, Owner, Placement, Pricer, System, rates_of, unit_seconds
+from alphac.ir.passes.solve_classes import solve_by_class
 
 FEW = 4  # endpoints whose orders are all tried for pipelines
 MANY = 8  # roles that are tried in the middle, and numbers of sharded roles
 PIECES = 1.5  # subtrees that a range is taken for before it has a place
 ROUNDS = 200  # of improvements
+LARGE = 48  # endpoints of a fleet that is solved endpoint by endpoint, at most
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,9 @@ def search(system: System, fleet: Fleet, endpoints: Sequence[Endpoint] | None = 
     makers = {"data": _data, "sharded": _sharded, "pipeline": _pipeline, "tensor": _tensor}
     placements: list[Placement] = []
     misfits: dict[str, str] = {}
+    chosen = able if len(able) <= LARGE else _fastest(pricer, able)
     for kind in KINDS:
-        made = makers[kind](pricer, able)
+        made = makers[kind](pricer, able if kind == "data" else chosen)
         if isinstance(made, Placement):
             placements.append(made)
         else:
@@ -75,7 +78,7 @@ def search_regions(
     system: System, fleet: Fleet, endpoints: Sequence[Endpoint], able: Sequence[Collection[str]]
 ) -> Found:
     """The best plan of a system whose strands not everybody may own; `able`: for each strand, the names of those who
-    may. Shards are dealt out to all, then endpoints left out as long as that helps."""
+    may. Shards are dealt out to all, then endpoints left out as long as that helps, and shards handed on."""
     pricer = Pricer(system, fleet)
     best: Placement | Misfit | None = None
     for root in _roots(pricer, endpoints):
@@ -88,10 +91,47 @@ def search_regions(
             if _total(other) >= _total(found):
                 break
             found, chosen = other, few
+        if isinstance(found, Placement):
+            found = _handed_on(pricer, found, able)
         best = _better(best, found)
     if isinstance(best, Placement):
         return Found((best,), {})
     return Found((), {"data": best.reason if best else "the fleet has no admitted endpoint"})
+
+
+def _handed_on(pricer: Pricer, found: Placement, able: Sequence[Collection[str]]) -> Placement:
+    """A better plan by small moves, as long as there are any: shards of one strand to another role, places swapped."""
+    for _ in range(ROUNDS):
+        roles = [(pricer.fleet.endpoint(part.endpoint), part.owned) for part in found.parts]
+        priced = (pricer.regions([e for e, _ in made], [own for _, own in made]) for made in _regional(roles, able))
+        other = min((p for p in priced if isinstance(p, Placement)), key=_total, default=found)
+        if other.total >= found.total:
+            break
+        found = other
+    return found
+
+
+Regional = list[tuple[Endpoint, tuple[int, ...]]]  # roles, and what they own of each strand
+
+
+def _regional(roles: Regional, able: Sequence[Collection[str]]) -> Iterator[Regional]:
+    count, strands = len(roles), range(len(able))
+    for i in range(count):
+        for j in range(i):
+            swapped = list(roles)
+            swapped[i], swapped[j] = swapped[j], swapped[i]
+            yield swapped
+        for j, strand in ((j, s) for j in range(count) for s in strands):
+            if i == j or roles[j][0].name not in able[strand]:
+                continue
+            owned = roles[i][1][strand]
+            for step in {1 << k for k in range(owned.bit_length()) if 1 << k <= owned} | {owned} - {0}:
+                by = {i: -step, j: step}
+                made = [
+                    (e, tuple(n + by.get(k, 0) * (s == strand) for s, n in enumerate(own)))
+                    for k, (e, own) in enumerate(roles)
+                ]
+                yield [role for role in made if any(role[1])]
 
 
 def _dealt(pricer: Pricer, endpoints: Sequence[Endpoint], able: Sequence[Collection[str]]) -> Placement | Misfit:
@@ -131,7 +171,29 @@ def _better(best: Placement | Misfit | None, other: Placement | Misfit) -> Place
 
 
 # ---------------------------------------------------------------------- shards
+def _fastest(pricer: Pricer, endpoints: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
+    """The fastest of a large fleet: for kinds of plans that take few roles."""
+    ranked = sorted(endpoints, key=lambda e: pricer.role_seconds(e, pricer.system.shards)[0])
+    return tuple(ranked[:MANY])
+
+
+def _data_by_class(pricer: Pricer, endpoints: Sequence[Endpoint]) -> Placement | Misfit:
+    best: Placement | Misfit | None = None
+    for endpoint in _fastest(pricer, endpoints)[:1]:
+        best = _better(best, pricer.data([(endpoint, pricer.system.shards)]))
+    for root in _roots(pricer, endpoints):
+        owners = solve_by_class(
+            pricer, endpoints, root, lambda e, r=root: _talk(pricer, e, r), lambda e: _memory(pricer, e)
+        )
+        if owners and len(owners) <= LARGE // 2:
+            owners = _improved(pricer, [e for e, _ in owners], owners, sharded=False)
+        best = _better(best, pricer.data(owners)) if owners else best
+    return best if best is not None else Misfit("the fleet has no admitted endpoint")
+
+
 def _data(pricer: Pricer, endpoints: Sequence[Endpoint]) -> Placement | Misfit:
+    if len(endpoints) > LARGE:
+        return _data_by_class(pricer, endpoints)
     best: Placement | Misfit | None = None
     starts = [[(e, pricer.system.shards)] for e in endpoints]
     for root in _roots(pricer, endpoints) if len(endpoints) > 1 else ():
@@ -155,13 +217,20 @@ def _sharded(pricer: Pricer, endpoints: Sequence[Endpoint]) -> Placement | Misfi
 
 
 def _roots(pricer: Pricer, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
-    """Who may be in the middle: those with the best links."""
+    """Who may be in the middle: those with the best links; of a large fleet, among those with most of them."""
+    likely = endpoints
+    if len(endpoints) > LARGE:
+        kinds: dict[object, Endpoint] = {}
+        for endpoint in sorted(endpoints, key=pricer.fleet.degree, reverse=True):
+            kinds.setdefault((pricer.fleet.degree(endpoint), pricer.kind(endpoint)), endpoint)
+        likely = list(kinds.values())[: 2 * MANY]
 
-    def reach(one: Endpoint) -> float:
+    def reach(one: Endpoint) -> tuple[float, float]:
         links = [pricer.fleet.link(one, other) for other in endpoints if other is not one]
-        return sum(l.seconds(pricer.system.message) if l else 1e9 for l in links)
+        seconds = sum(l.seconds(pricer.system.message) if l else 1e9 for l in links)
+        return round(seconds, 9), pricer.role_seconds(one, pricer.system.shards)[0]
 
-    return sorted(endpoints, key=reach)[:MANY]
+    return sorted(likely, key=reach)[: MANY if likely is endpoints else MANY // 2]
 
 
 def _solve(
@@ -171,18 +240,17 @@ def _solve(
 
     Variables: taking part (0 or 1) and shards of each endpoint, then t."""
     optimize: Any = import_module("scipy.optimize")  # only where there is something to solve; it has no types
+    sparse: Any = import_module("scipy.sparse")
 
     system, number = pricer.system, len(endpoints)
     shards, share = system.shards, 1 / count if count else 1.0
-    rows: list[npt.NDArray[np.float64]] = []
+    rows: list[dict[int, float]] = []
     low: list[float] = []
     high: list[float] = []
+    scale = 1 / max(1e-12, pricer.role_seconds(endpoints[0], shards)[0])  # seconds as a fraction of one's alone
 
     def constrain(row: dict[int, float], least: float, most: float) -> None:
-        dense = np.zeros(2 * number + 1)
-        for column, value in row.items():
-            dense[column] = value
-        rows.append(dense)
+        rows.append(row)
         low.append(least)
         high.append(most)
 
@@ -199,28 +267,27 @@ def _solve(
             constrain({k: 1}, 0, 0)
             constrain({number + k: 1}, 0, 0)
             continue
-        constrain({k: start, number + k: slope, 2 * number: -1}, -np.inf, 0)  # t is not less than its time
-        constrain({k: most, number + k: -1}, 0, np.inf)  # shards only if it takes part
-        constrain({k: -1, number + k: 1}, 0, np.inf)  # and then at least one
+        # t is not less than its time; shards only if it takes part, and then at least one
+        constrain({k: start * scale, number + k: slope * scale, 2 * number: -1}, -np.inf, 0)
+        constrain({k: most, number + k: -1}, 0, np.inf)
+        constrain({k: -1, number + k: 1}, 0, np.inf)
         if endpoint is root:
             constrain({k: 1}, 1, 1)
-    for domain in {e.domain for e in endpoints}:
-        row: dict[int, float] = {}
-        for k, endpoint in enumerate(endpoints):
-            if endpoint.domain == domain:
-                row[k], row[number + k] = _memory(pricer, endpoint)
+    domains: dict[str, dict[int, float]] = {}
+    for k, endpoint in enumerate(endpoints):
+        row = domains.setdefault(endpoint.domain, {})
+        row[k], row[number + k] = _memory(pricer, endpoint)
+    for domain, row in domains.items():
         constrain(row, 0, pricer.fleet.capacity(domain))
     constrain({number + k: 1 for k in range(number)}, shards, shards)
     if count:
         constrain(dict.fromkeys(range(number), 1), count, count)
     bounds = optimize.Bounds(0, np.array([1] * number + [shards] * number + [np.inf], float))
     whole = np.array([1] * (2 * number) + [0])
-    cost = np.concatenate([talk, np.zeros(number), [1.0]])
-    scale = 1 / max(1e-12, pricer.role_seconds(endpoints[0], shards)[0])
-    times = [k for k, row in enumerate(rows) if row[-1]]
-    matrix = np.array(rows)
-    matrix[np.ix_(times, range(2 * number))] *= scale  # seconds as a fraction of one endpoint's alone
-    cost[:number] *= scale
+    cost = np.concatenate([talk * scale, np.zeros(number), [1.0]])
+    places = ([r for r, row in enumerate(rows) for _ in row], [column for row in rows for column in row])
+    values = [value for row in rows for value in row.values()]
+    matrix = sparse.csr_array((values, places), shape=(len(rows), 2 * number + 1))
     answer: Any = optimize.milp(
         cost, constraints=optimize.LinearConstraint(matrix, low, high), bounds=bounds, integrality=whole
     )
