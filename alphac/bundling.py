@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from alphac.ir.passes.admit import Strand
 from alphac.ir.passes.place import Share
 from alphac.ir.passes.plan_memory import place_states, plan_memory
 from alphac.ir.protocol import Protocol
-from alphac.ir.schedule import Program
+from alphac.ir.schedule import Guard, Program
 from alphac.ir.schedule_text import print_program
 from alphac.ir.text import print_module
 from alphac.runtime import bundle as format
@@ -149,8 +149,11 @@ def _classes(draft: Draft) -> tuple[list[format.ClassRecord], list[format.RoleRe
 def _class(draft: Draft, owned: tuple[int, ...], name: str) -> format.ClassRecord:
     kind = name, frozenset(k for k, count in enumerate(owned) if count)
     code = draft.code[kind]
-    states, base = place_states(draft.programs.values(), owned)
-    plans = {n: plan_memory(program, owned, states, base, code.scratch) for n, program in draft.programs.items()}
+    programs, symbols = draft.programs, code.symbols
+    if all(count == shard_count(draft.module) for count in owned):
+        programs, symbols = code.whole, {n: _replayed(code.whole[n], draft.programs[n], symbols[n]) for n in symbols}
+    states, base = place_states(programs.values(), owned)
+    plans = {n: plan_memory(program, owned, states, base, code.scratch) for n, program in programs.items()}
     return format.ClassRecord(
         shards=owned[0],
         target=name,
@@ -158,12 +161,22 @@ def _class(draft: Draft, owned: tuple[int, ...], name: str) -> format.ClassRecor
         arena=max([base, *(plan.arena for plan in plans.values())]),
         scratch=max([code.scratch, *(plan.scratch for plan in plans.values())]),
         plans={n: format.ProgramPlan(plan.offsets) for n, plan in plans.items()},
-        symbols={n: tuple(code.symbols[n]) for n in draft.programs},
+        symbols={n: tuple(symbols[n]) for n in draft.programs},
         tiles={symbol: tile for symbol, tile in sorted(draft.tiles.items()) if symbol in code.sources},
         features=code.target.needs,
         device=code.target.device,
         others=owned[1:],
     )
+
+
+def _replayed(whole: Program, program: Program, symbols: Sequence[str]) -> list[str]:
+    """The symbols of a program's kernels; if a role that owns all shards runs them in another order, without what then
+    follows the guard: there is no memory yet for what these make when a replay would run them."""
+    if whole is program:
+        return list(symbols)
+    guard = max((i for i, step in enumerate(whole.steps) if isinstance(step, Guard)), default=len(whole.steps))
+    before = set(replace(whole, steps=whole.steps[:guard]).kernels())
+    return [symbol if kernel in before else "" for kernel, symbol in zip(program.kernels(), symbols, strict=True)]
 
 
 def _name(kind: Kind, strands: int) -> str:

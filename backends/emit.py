@@ -21,6 +21,7 @@ from alphac.backends.target import KernelSource, Target
 from alphac.backends.team import support
 from alphac.ir.core import Op, Port, Value
 from alphac.ir.ops.define import definition
+from alphac.ir.passes.defer import defer
 from alphac.ir.schedule import Buffer, Exchange, Guard, Kernel, Launch, Program, Repeat, Step, Tiles, strand_of
 from alphac.ir.schedule_text import inlined_ops
 from alphac.ir.typesys import DType
@@ -35,7 +36,8 @@ PARTIAL = {"div", "floordiv", "mod", "pow", "sqrt", "rsqrt", "log", "log1p", "ex
 class Code:
     """Programs lowered to a target: `records` by program, which are the same for all targets; the `symbols` of their
     kernels, by program, in the order of the segments; sources by symbol; the text of all segments (for a GPU, their
-    `launches` instead), and the bytes of scratch that one thread needs."""
+    `launches` instead), and the bytes of scratch that one thread needs; `whole`: the programs as a role runs them that
+    owns all shards."""
 
     target: Target
     records: dict[str, Record]
@@ -44,6 +46,7 @@ class Code:
     scratch: int
     launches: dict[str, list[Action]] = field(default_factory=dict[str, list[Action]])
     symbols: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    whole: dict[str, Program] = field(default_factory=dict[str, Program])
 
     def object(self, store: Cache | None = None, processes: int | None = None) -> bytes:
         """The object with every kernel and segment."""
@@ -66,6 +69,7 @@ def lower_programs(
         sources: dict[Kernel, KernelSource] = {}
         parts: dict[Kernel, list[tuple[Kernel, KernelSource]]] = {}
         tiles = {launch.kernel: step for step in _tiles(program.steps) for launch in step.steps}
+        whole = program if target.is_gpu else defer(program)
         for kernel in _owned(program.steps, strands):
             apart = split(kernel, target) if target.is_gpu and kernel not in tiles else (kernel,)
             found = [(part, lower(target, part)) for part in apart]
@@ -75,11 +79,12 @@ def lower_programs(
             for _, source in found:
                 code.sources[source.name] = source
                 code.scratch = max(code.scratch, source.scratch)
-        emitted = _Emission(program, sources)
+        code.whole[program.name] = whole
+        emitted = _Emission(program, sources, whole.steps)
         code.records[program.name] = emitted.record()
         code.symbols[program.name] = emitted.symbols
-        for name, (whole, outer) in emitted.segments.items():
-            steps = _without(whole, strands)
+        for name, (part, outer) in emitted.segments.items():
+            steps = _without(part, strands)
             if target.is_gpu:
                 code.launches[name] = actions(steps, parts, emitted.number)
             else:
@@ -105,10 +110,11 @@ def _owned(steps: Sequence[Step], strands: Collection[int] | None) -> Iterator[K
 @dataclass
 class _Emission:
     """One program's record, and its segments by name: their steps, and the indices of the loops around them that the
-    runtime runs."""
+    runtime runs. `whole`: the steps of a role that owns all shards."""
 
     program: Program
     sources: Mapping[Kernel, KernelSource]
+    whole: tuple[Step, ...]
     segments: dict[str, tuple[tuple[Step, ...], tuple[Value, ...]]] = field(
         default_factory=dict[str, tuple[tuple[Step, ...], tuple[Value, ...]]]
     )
@@ -167,7 +173,7 @@ class _Emission:
         """The segment of all steps. Without an exchange it is there already."""
         if len(steps) == 1 and steps[0]["kind"] == "segment":
             return steps[0]["symbol"]
-        return self._function(self.program.steps, ()) if steps else ""
+        return self._function(self.whole, ()) if steps else ""
 
     def _function(self, steps: tuple[Step, ...], outer: tuple[Value, ...]) -> str:
         symbol = re.sub(r"\W", "_", f"segment_{self.program.name}_{len(self.segments)}")

@@ -28,7 +28,7 @@ from typing import Any
 from recording import write_record
 
 from alphac import pipeline
-from alphac.bench.contest import on_cores
+from alphac.bench.cores import on_cores
 from alphac.bench.ours import Contender
 from alphac.calibrate import step_seconds
 from alphac.fleet import Endpoint, Fleet, read_fleet

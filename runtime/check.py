@@ -167,9 +167,11 @@ def _class(manifest: Manifest, where: str, record: ClassRecord) -> None:
     _require(0 <= record.arena <= MAX_BYTES and 0 <= record.scratch <= MAX_BYTES, f"{where} asks for absurd memory")
     _require(set(record.plans) == set(manifest.programs), f"{where} lacks the plan of a program")
     _require(set(record.symbols) == set(manifest.programs), f"{where} lacks the symbols of a program")
+    # Who owns none of a strand's shards does not run its kernels; who owns all shards may not replay all of them.
+    spare = not min(owned) or min(owned) == manifest.shards
     for name, symbols in record.symbols.items():
         fits = len(symbols) == _kernels(manifest.programs[name].steps)
-        fits = fits and all(SYMBOL.fullmatch(symbol) for symbol in symbols if symbol or min(owned))
+        fits = fits and all(SYMBOL.fullmatch(symbol) for symbol in symbols if symbol or not spare)
         _require(fits, f"{where}: {name}: odd symbols of kernels")
     nodes = [_most_subtrees(manifest, record, strand) for strand in range(len(owned))]
     states: dict[str, int] = {}

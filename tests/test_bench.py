@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +14,19 @@ import pytest
 import running
 from rich.console import Console
 from running import call
+from scheduling import Draft
 
 from alphac import pipeline
 from alphac.backends.registry import host_target
-from alphac.bench import command, costs, plot, table
+from alphac.bench import command, cores, costs, plot, table
 from alphac.bench.command import Options, bench, distance, same_work
 from alphac.bench.contest import Contestant, ask_once
+from alphac.bench.instrument import instrument
 from alphac.bench.report import Contest, Entry, Report, Spread
 from alphac.bench.worker import Spec
 from alphac.diagnostics import Diagnostics
+from alphac.ir.passes.project import schedule
+from alphac.ir.typesys import F32, Dim, TensorType
 from alphac.runtime.errors import BundleRefused
 
 ROOT = Path(__file__).parents[1]
@@ -265,3 +270,24 @@ def test_every_workload_has_its_peers(path: Path) -> None:
     for peer in command.PEERS:
         assert path.with_name(f"{path.stem}_{peer}.py").exists()
     assert re.search(r'^data \w+ from "data/w\d\.npz"', path.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_where_processes_cannot_be_held_to_cores_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.sched_getaffinity(0)
+    monkeypatch.setattr(cores, "HOLDS", False)
+    monkeypatch.delattr(os, "sched_setaffinity")
+    with cores.on_cores(1):
+        cores.hold_thread(0)
+        assert os.sched_getaffinity(0) == before
+
+
+def test_kernels_are_timed_with_the_tiles_that_measuring_chose() -> None:
+    draft = Draft()
+    x = draft.argument("column", "x", TensorType(F32, (Dim("batch", 64, 2), Dim("k", 64))))
+    w = draft.state("w", Dim("k", 64), Dim("n", 64))
+    draft.result("output", "y", draft.b("contract", x, w, dims=(Dim("batch", 64, 2), Dim("n", 64))))
+    program = schedule(draft.function())
+    (kernel,) = program.kernels()
+    plain, tuned = (t.lower(kernel).name for t in (host_target(), replace(host_target(), tile=(3, 1))))
+    made = instrument({"step": program}, host_target(), {tuned: "3x1"})
+    assert (tuned.encode() in made.code, plain.encode() in made.code) == (True, False)

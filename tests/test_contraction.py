@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from native import run
 from scheduling import Draft, inputs
+from test_kernels import RUNNABLE, same_bits
 
 from alphac.backends.emit import lower_programs
 from alphac.backends.registry import host_target, target
@@ -18,6 +19,7 @@ from alphac.backends.target import Target
 from alphac.backends.tiling import shapes
 from alphac.ir.core import Function
 from alphac.ir.interpret import interpret
+from alphac.ir.passes import partials
 from alphac.ir.passes.project import schedule
 from alphac.ir.typesys import F32, I32, Dim, TensorType
 
@@ -174,3 +176,14 @@ def agrees(function: Function, compiled: Target, threads: int, arrays: Sequence[
         for role in roles:
             expected = value if buffer.role == "nodes" else role.part(buffer, value)
             np.testing.assert_array_equal(role.read(buffer).reshape(expected.shape), expected, err_msg=buffer.name)
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_columns_packed_chunk_by_chunk_are_read_where_they_lie(name: str, monkeypatch: pytest.MonkeyPatch):
+    """More terms than are packed at once, and columns for more than one tile."""
+    monkeypatch.setattr(partials, "MUCH", 1 << 40)  # the product stays under its combine
+    batch, a, b = Dim("batch", 5600, 8), Dim("a", 19), Dim("b", 36)
+    draft = Draft()
+    x, y = (draft.argument("column", n, TensorType(F32, (batch, d))) for n, d in (("x", a), ("y", b)))
+    draft.result("output", "product", draft.b.combine(draft.b("contract", x, y, dims=(a, b))))
+    same_bits(draft.function(), shares=(8,), name=name)

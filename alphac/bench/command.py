@@ -21,6 +21,7 @@ from alphac import pipeline
 from alphac.backends.registry import host_target, target, targets
 from alphac.bench import costs, machine, peers, plot, startup, table
 from alphac.bench.contest import TURN, Contestant, ask_once, hold
+from alphac.bench.cores import HOLDS, NOTE
 from alphac.bench.profile import profile
 from alphac.bench.report import OURS, Compiling, Contest, Entry, Report, Spread
 from alphac.bench.roofline import Roofline
@@ -245,6 +246,8 @@ def run(options: Options, out: Console, err: Console, json_file: Path | None, pi
     for file in filter(None, (json_file, picture)):
         if not file.parent.is_dir():
             raise fail("E402", f"{file} cannot be written: there is no {file.parent}", None, "name another file")
+    if not HOLDS:
+        err.print(f"note: {NOTE}")
     with err.status("") as status:
         report = bench(options, lambda text: status.update(escape(text)))
     table.show(report, out)

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from alphac.bench.cores import on_cores
 from alphac.bench.worker import Spec
 from alphac.diagnostics import fail
 from alphac.runtime.errors import fault_from
@@ -161,21 +162,3 @@ def ask_once(spec: Spec) -> dict[str, Any]:
         return process.answer()
     finally:
         process.end()
-
-
-def cores(threads: int) -> set[int]:
-    """The cores that so many threads are held to: the last ones that this process may use, since the system's own work
-    tends to the first."""
-    able = sorted(os.sched_getaffinity(0))
-    return set(able[-threads:]) if threads < len(able) else set(able)
-
-
-@contextlib.contextmanager
-def on_cores(threads: int) -> Iterator[None]:
-    """What is started in here runs on as many cores as it has threads."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores(threads))
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from alphac.backends.emit import lower_programs
 from alphac.backends.segment import Segment, Shards
@@ -76,8 +76,9 @@ class _Timed(Segment):
         self.lines.append(f"  store i64 {total}, ptr {place}")
 
 
-def instrument(programs: Mapping[str, Program], target: Target) -> Instrumented:
-    """Compile the programs of a bundle again, with clocks in `step`."""
+def instrument(programs: Mapping[str, Program], target: Target, tiles: Mapping[str, str]) -> Instrumented:
+    """Compile the programs of a bundle again, with clocks in `step`. `tiles`: the register tiles that measuring chose
+    for the bundle, by kernels' symbols."""
     launches: dict[Kernel, int] = {}
     stride = -(-sum(1 for _ in programs["step"].kernels()) // 8) * 8  # no two threads write to one cache line
 
@@ -86,6 +87,20 @@ def instrument(programs: Mapping[str, Program], target: Target) -> Instrumented:
             return Segment(name, program, sources, outer)
         return _Timed(launches, stride, name, program, sources, outer)
 
-    code = lower_programs(programs.values(), target, segment)
+    chosen = [(tile, replace(target, tile=_tile(tile))) for tile in sorted(set(tiles.values()))]
+
+    def lower(plain: Target, kernel: Kernel) -> KernelSource:
+        for tile, tuned in chosen:
+            source = tuned.lower(kernel)
+            if tiles.get(source.name) == tile:
+                return source
+        return plain.lower(kernel)
+
+    code = lower_programs(programs.values(), target, segment, lower=lower)
     code.segments += _COUNTERS.format(size=THREADS * stride, ticks=TICKS[platform.machine()])
     return Instrumented(code.object(), tuple(launches), stride)
+
+
+def _tile(text: str) -> tuple[int, int]:
+    rows, vectors = map(int, text.split("x"))
+    return rows, vectors

@@ -24,10 +24,11 @@ def profile(
     bundle: Bundle, programs: Mapping[str, Program], made: Sequence[Cost], limits: Roofline, directory: Path
 ) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
     """Kernels in the order of the step, and regions. `directory` takes the instrumented code. Raises Diagnostics."""
-    made_for = target(bundle.class_of(bundle.manifest.solo).target)
+    record = bundle.class_of(bundle.manifest.solo)
+    made_for = target(record.target)
     if made_for.is_gpu or platform.machine() not in TICKS:
         raise fail("E504", f"kernels for {made_for.name} cannot be timed one by one here", None, "leave out --kernels")
-    instrumented = instrument(programs, made_for)
+    instrumented = instrument(programs, made_for, record.tiles)
     if [kernel.name for kernel in instrumented.launches] != [cost.kernel for cost in made]:
         raise InternalError("the launches in code are not those of the schedule")
     (directory / INSTRUMENTED).write_bytes(instrumented.code)

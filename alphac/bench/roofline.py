@@ -7,7 +7,6 @@ threads as asked for. A kernel's limit is the longer of the times that its arith
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 import time
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 
 from alphac.backends.registry import host_target
 from alphac.backends.target import Target
+from alphac.bench.cores import hold_thread
 
 CHAINS = 12  # independent sums: more than the latency of an fma times how many a cycle starts
 STREAMS = 8  # vectors per turn of a streaming loop
@@ -77,10 +77,9 @@ def _passes_per_second(function: Any, buffers: list[int], count: int) -> float:
 def _run(function: Any, buffers: list[int], count: int, passes: int) -> float:
     """Seconds from the first thread's start to the last one's end."""
     start, spans = threading.Barrier(len(buffers)), list[tuple[float, float]]()
-    cores = sorted(os.sched_getaffinity(0))
 
     def work(number: int, buffer: int) -> None:
-        os.sched_setaffinity(0, {cores[number % len(cores)]})  # of this thread
+        hold_thread(number)
         start.wait()
         began = time.perf_counter()
         function(buffer, count, passes)

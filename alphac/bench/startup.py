@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from alphac.bench.contest import on_cores
+from alphac.bench.cores import on_cores
 from alphac.diagnostics import fail
 from alphac.runtime.events import Step, decode_event
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import platform
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from alphac.runtime.errors import KernelFailed
 
 RELOCATABLE = 1  # in both formats
+LINKER = "libllvmlite"
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,23 @@ def load(code: bytes, features: Iterable[str], name: str) -> CpuLibrary:
         engine.finalize_object()
     except RuntimeError as error:
         raise KernelFailed(f"{name} cannot be linked: {error}") from None
+    _give_back(LINKER)
     return CpuLibrary(engine)
+
+
+def _give_back(library: str) -> None:
+    """Let a library's code leave this process's memory, where the system can say where it lies: linking has touched
+    tens of megabytes of LLVM that training has no use for. What is used after all is mapped in again."""
+    if sys.platform != "linux":
+        return
+    advise = ctypes.CDLL(None).madvise
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    with suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            span, access, *_ = line.split()
+            if access == "r-xp" and library in line:  # code, which nobody writes to
+                begin, end = (int(address, 16) for address in span.split("-"))
+                advise(begin, end - begin, mmap.MADV_DONTNEED)
 
 
 def refuse_foreign(code: bytes, name: str) -> None:
