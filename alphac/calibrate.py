@@ -1,8 +1,9 @@
 """`alphac calibrate`: what an endpoint of this machine takes for each unit of work, and its loopback for an exchange.
 
 Generic systems (`generic.py`) are compiled for the endpoint's target, and each of their kernels is timed where it runs,
-in the step. Rates are the non-negative solution of `seconds = work · rates` over all kernels (`ir/passes/work.py`
-counts the work) with the least squares, what a kernel takes of its step being its weight, so that sums come out right.
+in the step. Rates are the non-negative solution of `seconds = units · rates` over all kernels (units of what their code
+does: `backends/count.py`, `ir/passes/work.py`) with the least squares, what a kernel takes of its step being its
+weight, and of the sums of each system's kernels.
 Then two roles on this machine exchange values of several sizes over the transport that runs use, and train the smallest
 system together. What is predicted later is never among what is measured.
 """
@@ -24,14 +25,15 @@ import numpy.typing as npt
 
 from alphac import pipeline
 from alphac.backends.registry import target
+from alphac.backends.target import Target
 from alphac.bench.contest import ask_once, on_cores
 from alphac.bench.instrument import instrument
 from alphac.bench.worker import INSTRUMENTED, Spec
 from alphac.generic import STEPS, SYSTEMS, write_system
-from alphac.ir.fleet import Endpoint, Fleet, Host, Link, Rates
+from alphac.ir.fleet import CACHES, Endpoint, Fleet, Host, Link, Rates
 from alphac.ir.passes.plan import Pricer, System
 from alphac.ir.passes.survey import shuffle_rounds, survey
-from alphac.ir.passes.work import KernelWork, work_of
+from alphac.ir.passes.work import work_of
 from alphac.ir.text_parse import parse_module
 from alphac.loopback import Exchanges, measure_exchanges
 from alphac.runtime.bundle import read_bundle
@@ -42,7 +44,7 @@ from alphac.runtime.shuffle import permute
 SMALL = 0.02  # of a step: kernels that take less say little
 
 
-Timed = tuple[KernelWork, int, float, float]  # a kernel, the shards it ran on, seconds of it and of the whole step
+Timed = tuple[dict[str, float], float]  # units of what a kernel does in a step, and seconds of it
 Tell = Callable[[str], None]
 
 
@@ -51,79 +53,73 @@ def calibrate(endpoint: Endpoint, target_name: str, tell: Tell) -> tuple[Rates, 
     Diagnostics, RuntimeFault."""
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
-        timed: list[Timed] = []
+        timed: list[list[Timed]] = []
         for number, system in enumerate(SYSTEMS):
             tell(f"kernels {number + 1} of {len(SYSTEMS)}")
-            timed += time_kernels(write_system(system, directory / str(number)), target_name, endpoint.threads)
-        rates = fit(timed)
+            source = write_system(system, directory / str(number))
+            timed.append(time_kernels(source, target_name, endpoint.threads))
+        rates = fit(timed, target(target_name))
         tell("loopback")
         exchanges = measure_exchanges()
         rates = replace(rates, exchange=exchanges.overhead, fold=exchanges.fold, draw=measure_draws())
         link = Link((endpoint.host, endpoint.host), exchanges.rate, exchanges.latency)
         tell("two roles")
         rates = replace(rates, step=_step(rates, exchanges, write_system(SYSTEMS[0], directory / "two"), target_name))
-    return rates, link, {"kernels": len(timed), "error": error(timed, rates)}
+    return rates, link, {"kernels": sum(map(len, timed)), "error": error(timed, rates)}
 
 
 def time_kernels(source: Path, target_name: str, threads: int) -> list[Timed]:
-    """Every kernel of a system's step, on one role that owns all shards."""
+    """Every kernel of a system's step, on one role that owns all shards: threads share what one would do."""
     directory = source.parent
     plan = replace(pipeline.Plan.of(), targets=(target_name,))
     bundle = read_bundle(pipeline.compile_file(source, out=directory / "one.bundle", plan=plan).path)
-    programs = pipeline.schedules(parse_module(bundle.read("ir/compiled.ir").decode()))
+    module = parse_module(bundle.read("ir/compiled.ir").decode())
+    programs = pipeline.schedules(module)
     instrumented = instrument(programs, target(target_name))
     (directory / INSTRUMENTED).write_bytes(instrumented.code)
-    kernels = work_of(programs["step"]).kernels
+    kernels = work_of(programs["step"], pipeline.counted(module, {target_name})).kernels
     spec = Spec("kernels", str(bundle.path), threads, str(directory), launches=len(kernels), stride=instrumented.stride)
     with on_cores(threads):
         seconds = ask_once(spec)["launches"]
     shards = bundle.manifest.shards
-    return [(kernel, shards, taken, sum(seconds)) for kernel, taken in zip(kernels, seconds, strict=True)]
+    return [(kernel.units(target_name, shards), taken) for kernel, taken in zip(kernels, seconds, strict=True)]
 
 
 # ---------------------------------------------------------------------- rates
-COLUMNS = ("launch", "fma", "tile", "operand", "inner", "flop", "function", "cross", "result", "near", "middle", "far")
-
-
-def fit(timed: Sequence[Timed]) -> Rates:
-    """Rates under which kernels take as long as they were measured to. Contractions of types that were not timed are
-    taken to be as fast per byte."""
+def fit(systems: Sequence[Sequence[Timed]], made_for: Target) -> Rates:
+    """Rates under which kernels take as long as they were measured to. Element types that were not timed are taken to
+    be as fast per byte, and what nobody counted to be done by whole vectors."""
     optimize: Any = import_module("scipy.optimize")
-    seconds = np.array([t for _, _, t, _ in timed])
-    whole = np.array([of for *_, of in timed])
-    weights = 1 / np.sqrt((seconds + SMALL * whole) * whole)
-    found, _ = optimize.nnls(features(timed) * weights[:, None], seconds * weights)
-    values = dict(zip(COLUMNS, map(float, found), strict=True))
-    fma = values.pop("fma")
+    kinds = sorted({kind for timed in systems for units, _ in timed for kind in units})
+    rows, sides = list[npt.NDArray[np.float64]](), list[npt.NDArray[np.float64]]()
+    for timed in systems:
+        units = np.array([[did.get(kind, 0.0) for kind in kinds] for did, _ in timed])
+        seconds = np.array([taken for _, taken in timed])
+        weights = 1 / np.sqrt((seconds + SMALL * seconds.sum()) * seconds.sum())
+        rows += [units * weights[:, None], units.sum(axis=0, keepdims=True) / seconds.sum()]
+        sides += [seconds * weights, np.ones(1)]
+    found, _ = optimize.nnls(np.concatenate(rows), np.concatenate(sides))
+    counted = dict(zip(kinds, map(float, found), strict=True))
     types = {"f32": 1.0, "f64": 2.0, "bf16": 1.0, "i32": 1.0, "i64": 2.0, "u8": 1.0}
     return Rates(
-        step=0.0, exchange=0.0, fold=0.0, draw=0.0, fma={t: fma * factor for t, factor in types.items()}, **values
+        step=0.0,
+        exchange=0.0,
+        launch=counted["launch"],
+        fma={name: counted["tile"] / made_for.lanes * factor for name, factor in types.items()},
+        flop=counted["vector"] / made_for.lanes,
+        bytes={level: counted.get(f"read {level} plain", 0.0) for level in (*CACHES, "memory")},
+        fold=0.0,
+        draw=0.0,
+        counted=counted,
+        target=made_for.name,
     )
 
 
-def features(timed: Sequence[Timed]) -> npt.NDArray[np.float64]:
-    """What each kernel does in a step, in units of `COLUMNS`."""
-    rows: list[list[float]] = []
-    for kernel, shards, *_ in timed:
-        each = (
-            kernel.fma,
-            kernel.tile,
-            kernel.operand,
-            kernel.inner,
-            kernel.flop,
-            kernel.function,
-            kernel.cross,
-            kernel.result,
-        )
-        units = [*(a.at(shards) for a in each), *kernel.moved(shards)]
-        rows.append([kernel.launches, *(kernel.calls.at(shards) * u for u in units)])
-    return np.array(rows)
-
-
-def error(timed: Sequence[Timed], rates: Rates) -> float:
-    """How far off the sum of all kernels is, as a fraction of it."""
-    measured = sum(t for _, _, t, _ in timed)
-    return sum(abs(kernel.seconds(rates, shards) - t) for kernel, shards, t, _ in timed) / measured
+def error(systems: Sequence[Sequence[Timed]], rates: Rates) -> float:
+    """How far off kernels are, as a fraction of what all take."""
+    every = [one for timed in systems for one in timed]
+    off = (abs(sum(n * rates.counted[kind] for kind, n in units.items()) - taken) for units, taken in every)
+    return sum(off) / sum(taken for _, taken in every)
 
 
 def measure_draws(count: int = 1024, size: int = 50_000) -> float:
@@ -143,7 +139,7 @@ def _step(rates: Rates, exchanges: Exchanges, source: Path, target_name: str) ->
     plan = replace(pipeline.Plan.of(roles=2), targets=(target_name,) * 2)
     bundle = read_bundle(pipeline.compile_file(source, out=source.parent / "two.bundle", plan=plan).path)
     module = parse_module(bundle.read("ir/compiled.ir").decode())
-    system = survey(module, pipeline.schedules(module))
+    system = survey(module, pipeline.schedules(module), count=pipeline.counted(module, {target_name}))
     measured = step_seconds(bundle.path, source.parent / "run")
     return max(0.0, measured - predicted(system, rates, exchanges))
 

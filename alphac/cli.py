@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 the user's input, 2 usage, 3 a role failed, 4 internal; 10
 
 from __future__ import annotations
 
+import errno
 import shlex
 import sys
 import traceback
@@ -389,10 +390,20 @@ def guarded(body: Callable[[], Any]) -> int:
     except KeyboardInterrupt:
         err.print("stopped")
         return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EPIPE, errno.EIO):
+            return _bug()
+        err.print(f"error: what there is to say cannot be written: {error.strerror}", markup=False)
+        return 1
     except Exception:
-        err.print("alphac: internal error: this is a bug in alphac, not in your program\n", markup=False)
-        err.print(traceback.format_exc(), markup=False)
-        return 4
+        return _bug()
+
+
+def _bug() -> int:
+    """Show the traceback of what is not the user's mistake."""
+    err.print("alphac: internal error: this is a bug in alphac, not in your program\n", markup=False)
+    err.print(traceback.format_exc(), markup=False)
+    return 4
 
 
 if __name__ == "__main__":

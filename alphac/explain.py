@@ -69,7 +69,11 @@ def read_plan(path: Path) -> Explanation:
             for p in content["placements"]
         )
         return Explanation(content["system"], plans, content["misfits"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise _refused(file, error.strerror or str(error)) from error
+    except KeyError as error:
+        raise _refused(file, f"it lacks {error}") from error
+    except (ValueError, TypeError, AttributeError) as error:
         raise _refused(file, str(error)) from error
 
 

@@ -130,15 +130,37 @@ data points from "points.npz" {{
 
 param into: f32[inputs, width] = glorot
 param over: f32[width, again] = glorot
+param keep: f32[inputs, width] = glorot
 param out: f32[width, classes] = glorot
 
 region logits(x: f32[batch, time, inputs]) -> f32[batch, classes] {{
     h: f32[batch, width] = 0
-    scan time {{ h = tanh(x @ into + rename(h @ over, again, width)) }}
+    scan time {{
+        kept = sigmoid(x @ keep)
+        h = kept * h + (1 - kept) * tanh(x @ into + rename(h @ over, again, width))
+    }}
     h @ out
 }}
 
 learn logits.* with adam(1e-3) minimizing {{ mean(cross_entropy(logits(x), label)) }}
+
+train on points for {steps} steps
+"""
+REGRESSION = """system calibration
+dim inputs = {inputs}, batch = {batch}
+grain {grain} of batch
+
+data points from "points.npz" {{
+    x: f32[inputs] = x
+    label: f32[]   = label
+}}
+
+param w: f32[inputs] = normal(0.1)
+param b: f32[] = 0
+
+region logit(x: f32[batch, inputs]) -> f32[batch] {{ x @ w + b }}
+
+learn logit.* with sgd(0.1) minimizing {{ mean(binary_cross_entropy(logit(x), label)) }}
 
 train on points for {steps} steps
 """
@@ -187,6 +209,10 @@ def _recurrence(time: int, inputs: int, width: int, batch: int) -> Generic:
     return Generic(RECURRENCE, values, (time, inputs), 16)
 
 
+def _regression(inputs: int, batch: int, grain: int) -> Generic:
+    return Generic(REGRESSION, {"inputs": inputs, "batch": batch, "grain": grain}, (inputs,), 2)
+
+
 SYSTEMS = (
     dense(32, 64, 16, 64, 8, "relu"),
     dense(64, 256, 32, 512, 32, "tanh"),
@@ -200,13 +226,27 @@ SYSTEMS = (
     _distances(48, 30, 256),
     _distances(200, 64, 512),
     _recurrence(24, 20, 96, 64),
+    dense(20, 40, 7, 96, 12, "relu"),
+    dense(48, 112, 11, 160, 20, "relu"),
+    dense(100, 300, 26, 192, 48, "gelu"),
+    dense(40, 72, 3, 1024, 64, "silu"),
+    _attention(160, 72, 80, 5, 3, 56, "gelu"),
+    _attention(100, 40, 56, 7, 6, 96, "tanh"),
+    _convolution(20, 2, 40, 20, 80, "gelu", "max_pool"),
+    _convolution(10, 1, 12, 28, 160, "silu", "avg_pool"),
+    _distances(36, 12, 96),
+    _distances(100, 25, 192),
+    _recurrence(40, 24, 112, 48),
+    _recurrence(16, 48, 160, 96),
+    _regression(20, 200_000, 10),
+    _regression(48, 20_000, 16),
 )
 
 
 def write_system(system: Generic, directory: Path, steps: int = STEPS) -> Path:
     """The source of a generic system beside its data."""
     directory.mkdir()
-    random, count = np.random.default_rng(0), 4 * int(system.values["batch"])
+    random, count = np.random.default_rng(0), 2 * int(system.values["batch"])
     shape = (count, *system.example)
     arrays: dict[str, npt.NDArray[Any]] = {
         "x": random.integers(0, system.classes, shape, np.int32)

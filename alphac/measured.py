@@ -11,7 +11,7 @@ from typing import Any
 from alphac.diagnostics import Diagnostics, fail
 from alphac.ir.fleet import Host, Link, Rates
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -23,7 +23,7 @@ from alphac.frontend.tree_text import tree_text
 from alphac.ir.core import Module
 from alphac.ir.errors import NotDifferentiableError, ToolMissing
 from alphac.ir.fleet import assumed
-from alphac.ir.passes.admit import EXACT, Admission, Parting, Refusal, Strand, admit
+from alphac.ir.passes.admit import EXACT, Admission, Parting, Refusal, Strand, admit, settled
 from alphac.ir.passes.differentiate import Differentiate
 from alphac.ir.passes.expand import Expand
 from alphac.ir.passes.pad_windows import PadWindows
@@ -35,6 +35,7 @@ from alphac.ir.passes.simplify import Simplify
 from alphac.ir.passes.solve import Found, search, search_regions
 from alphac.ir.passes.survey import survey
 from alphac.ir.passes.tile import Tile
+from alphac.ir.passes.work import Count, uncounted
 from alphac.ir.protocol import protocol
 from alphac.ir.schedule import Program
 from alphac.ir.schedule_text import print_program
@@ -155,7 +156,9 @@ def admitted(module: Module, plan: Plan) -> tuple[Module, tuple[Strand, ...], Pl
 
 
 def _admit(module: Module, targets: Sequence[str]) -> Admission:
-    return admit(module, {name: capabilities(name) for name in dict.fromkeys(targets)})
+    able = {name: capabilities(name) for name in dict.fromkeys(targets)}
+    free = settled(module, able)
+    return admit(module if free is module else simplify(free), able)
 
 
 def placed(
@@ -169,7 +172,7 @@ def placed(
     target_of = dict(zip(plan.names, names, strict=True))
     able = [e for e in plan.fleet.endpoints if e.name in target_of]
     data = sum(p.stat().st_size for p in {sources / d.path for d in module.data.values()} if p.exists())
-    system = survey(module, programs, data)
+    system = survey(module, programs, data, counted(module, {e.rates.target for e in able if e.rates}))
     if len(strands) == 1:
         found = search(system, plan.fleet, able)
     else:
@@ -186,6 +189,16 @@ def placed(
         dealt=tuple(part.owned for part in chosen.parts) if len(strands) > 1 else (),
         found=found,
     )
+
+
+def counted(module: Module, targets: Collection[str]) -> Count:
+    """What says what kernels' code for these targets does; an empty name stands for none."""
+    chosen = [target(name) for name in sorted(targets) if name]
+    if not chosen:
+        return uncounted
+    from alphac.backends.count import counter  # with Numba
+
+    return counter(chosen, shard_count(module))
 
 
 def _dealt(

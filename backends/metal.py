@@ -1,7 +1,8 @@
 """Apple GPUs: kernels in the Metal Shading Language, which macOS compiles when a role starts.
 
-Metal has no f64 and may flush subnormal numbers to zero, whatever one asks of its compiler: it is no target of exact
-mode. It runs systems whose regions are all `numeric fast`.
+Metal may flush subnormal numbers to zero, whatever one asks of its compiler: it is no target of exact mode. It runs
+what is `numeric fast`. It has no f64 either; the little that steps have of it, rates and their corrections, is made of
+integers (c/soft64.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from alphac.backends.target import CAPABILITIES, KernelSource, Target, lower_for
 from alphac.ir.passes.admit import EXACT
 
 SHARED = 32 << 10  # bytes that every Apple GPU gives a block
-LACKS = {EXACT, "f64", "bf16"}  # bf16 of long integers is rounded through f64
 
 
 def text(sources: Iterable[KernelSource]) -> str:
@@ -26,7 +26,7 @@ def text(sources: Iterable[KernelSource]) -> str:
 TARGETS = (
     Target(
         name="metal",
-        capabilities=(CAPABILITIES - LACKS) | {f"scratch({SHARED})"},
+        capabilities=(CAPABILITIES - {EXACT}) | {f"scratch({SHARED})"},
         lowering=lower_for_a_grid,
         device="metal",
         printer=text,

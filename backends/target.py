@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from alphac.backends.gpu.matrix import Matrix
-from alphac.ir.passes.admit import EXACT
+from alphac.ir.passes.admit import EXACT, scratch_of
 from alphac.ir.schedule import Kernel
 from alphac.ir.typesys import DType
 
@@ -132,6 +132,11 @@ class Target:
     private: int = 0
     matrix: Matrix | None = None
     linker: Callable[[], Link] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def scratch(self) -> int:
+        """Bytes that a region may require, which on a GPU a block has."""
+        return scratch_of(self.capabilities)
 
     @property
     def is_gpu(self) -> bool:

@@ -50,14 +50,14 @@ def example(name: str) -> Path:
     return ROOT / "examples" / name / f"{name}.alpha"
 
 
-def compiled(name: str, shares: tuple[int, ...], directory: Path) -> tuple[Path, System]:
+def compiled(name: str, shares: tuple[int, ...], directory: Path, target: str) -> tuple[Path, System]:
     """A bundle of an example for roles with these shares, and what placement knows of it."""
     out = directory / f"{name}-{'-'.join(map(str, shares))}.bundle"
     plan = pipeline.Plan.of(shares=[Fraction(s) for s in shares])
     bundle = read_bundle(pipeline.compile_file(example(name), out=out, plan=plan).path)
     module = parse_module(bundle.read("ir/compiled.ir").decode())
     data = sum(bundle.file(d.path).stat().st_size for d in bundle.manifest.data.values())
-    return bundle.path, survey(module, pipeline.schedules(module), data)
+    return bundle.path, survey(module, pipeline.schedules(module), data, pipeline.counted(module, {target}))
 
 
 def pair(fleet: Fleet, slowdown: float = 1.0) -> Fleet:
@@ -68,11 +68,19 @@ def pair(fleet: Fleet, slowdown: float = 1.0) -> Fleet:
     return replace(fleet, endpoints=(one, other))
 
 
+def target_of(endpoint: Endpoint) -> str:
+    """The target whose code an endpoint was calibrated with."""
+    return endpoint.rates.target if endpoint.rates else ""
+
+
 def scaled(rates: Rates, factor: float) -> Rates:
     made: dict[str, Any] = {}
     for field in fields(rates):
         value = getattr(rates, field.name)
-        made[field.name] = {k: factor * v for k, v in value.items()} if isinstance(value, dict) else factor * value
+        if isinstance(value, dict):
+            made[field.name] = {k: factor * v for k, v in value.items()}
+        else:
+            made[field.name] = value if isinstance(value, str) else factor * value
     return Rates(**made)
 
 
@@ -157,9 +165,9 @@ def predict(fleet: Fleet, directory: Path) -> dict[str, Any]:
     both = pair(fleet)
     one, other = both.endpoints
     for name in EXAMPLES:
-        bundle, system = compiled(name, (1,), directory)
+        bundle, system = compiled(name, (1,), directory, target_of(one))
         half = system.shards // 2
-        two, _ = compiled(name, (1, 1), directory)
+        two, _ = compiled(name, (1, 1), directory, target_of(one))
         guess = {1: priced(system, both, [(one, system.shards)]), 2: priced(system, both, [(one, half), (other, half)])}
         # A role alone runs its steps in native code: the model's share of the runtime is that of roles that meet.
         guess[1] -= one.rates.step if one.rates else 0.0
@@ -175,11 +183,11 @@ def predict(fleet: Fleet, directory: Path) -> dict[str, Any]:
 def throttle(fleet: Fleet, directory: Path) -> dict[str, Any]:
     both = pair(fleet, 2.0)
     one, other = both.endpoints
-    equal, system = compiled(THROTTLED, (1, 1), directory)
+    equal, system = compiled(THROTTLED, (1, 1), directory, target_of(one))
     best = search(system, both).executed
     assert best is not None
     owned = {part.endpoint: part.owns for part in best.parts}
-    chosen, _ = compiled(THROTTLED, (owned[one.name], owned[other.name]), directory)
+    chosen, _ = compiled(THROTTLED, (owned[one.name], owned[other.name]), directory, target_of(one))
     half = system.shards // 2
     guess = {
         "equal": priced(system, both, [(one, half), (other, half)]),

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-CACHED = 1 << 20  # bytes: what was touched no more than so many others ago is in a core's own cache
-SHARED = 16 << 20  # and in one that cores share
+# Where bytes lie that were touched no more than so many others ago: in a core's first or second cache, or in one that
+# is shared; behind them is `memory`.
+CACHES = {"first": 24 << 10, "second": 1 << 20, "shared": 16 << 20}
 
 
 @dataclass(frozen=True)
@@ -19,31 +20,21 @@ class Rates:
 
     step      once a step: the runtime's own work              exchange  once an exchange, beside its link
     launch    once a kernel                                     fma       a multiply-add of a contraction, by dtype
-    tile      a result's element of a contraction, per leaf     operand   an operand's element of a contraction
-    inner     an operation in an operand, which is packed       flop      one of elementwise code or a reduction
-    function  an operation of an exponential and its kin        fold      a byte that an exchange's tree puts together
-    cross     an operation on pairs that a reduction sums up
-    result    what a reduction results in, for its lanes
-    near, middle, far   a byte that comes from a core's own cache, from one that is shared, from memory
-    draw      a round of the shuffle, for each example
+    flop      an operation of all else                          bytes     a byte, by where it comes from
+    fold      a byte that an exchange's tree puts together      draw      a round of the shuffle, for each example
+    counted   a unit of what code does, by kind, and `target`, whose code that is: of an endpoint that was calibrated
     """
 
     step: float
     exchange: float
     launch: float
     fma: Mapping[str, float]
-    tile: float
-    operand: float
-    inner: float
     flop: float
-    function: float
-    cross: float
-    result: float
-    near: float
-    middle: float
-    far: float
+    bytes: Mapping[str, float]
     fold: float
     draw: float
+    counted: Mapping[str, float] = field(default_factory=dict[str, float])
+    target: str = ""
 
 
 def assumed(compute: Mapping[str, float], bandwidth: float) -> Rates:
@@ -57,16 +48,8 @@ def assumed(compute: Mapping[str, float], bandwidth: float) -> Rates:
         exchange=1e-4,
         launch=2e-6,
         fma={dtype: 2 / rate for dtype, rate in compute.items()},
-        tile=8 / best,
-        operand=4 / bandwidth,
-        inner=8 / best,
         flop=8 / best,
-        function=4 / best,
-        cross=64 / best,
-        result=1e3 / best,
-        near=0.25 / bandwidth,
-        middle=0.5 / bandwidth,
-        far=1 / bandwidth,
+        bytes={"first": 0.0, "second": 0.25 / bandwidth, "shared": 0.5 / bandwidth, "memory": 1 / bandwidth},
         fold=4 / bandwidth,
         draw=1e-8,
     )

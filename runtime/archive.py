@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import stat
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 from alphac.runtime.bundle import MAIN, MANIFEST, Bundle, read_bundle, section_digest
@@ -54,6 +55,8 @@ def extract(bundle_path: Path | str, role: int, output: Path | None = None) -> P
         path.write_bytes(SHEBANG + _archive(bundle, role))
         path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     except OSError as error:
+        with suppress(OSError):
+            path.unlink()
         raise InputRefused(f"{path} cannot be written: {error.strerror or error}") from None
     return path
 

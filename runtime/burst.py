@@ -19,6 +19,7 @@ from alphac.runtime.combine import widen
 from alphac.runtime.data import Batches, Feed
 from alphac.runtime.executor import Executor, Program
 from alphac.runtime.records import PortRecord
+from alphac.runtime.team import Team
 
 Words = npt.NDArray[np.int64]
 MOST = 4096  # steps in a burst
@@ -50,7 +51,9 @@ class Burst:
     """Runs the steps of a program on the batches of a feed. `strand`: whose columns it feeds."""
 
     def __init__(self, executor: Executor, program: Program, feed: Feed, strand: int = 0) -> None:
-        self._executor, self._program, self._feed = executor, program, feed
+        assert isinstance(executor.team, Team)  # a device with memory of its own runs steps one by one
+        self._team, self._crew = executor.team, executor.crew
+        self._program, self._feed = program, feed
         self._words = np.zeros(WORDS, np.int64)
         self._load, self._run = (executor.library.address(f"alphac_{name}") for name in ("load", "burst"))
         ports = program.columns(strand)
@@ -89,18 +92,21 @@ class Burst:
     def load(self, step: int) -> None:
         """Let the program's next run find this role's rows of batch number `step`, and the step's number."""
         self._aim(step, 1)
-        self._call(self._load)
+        self._team.run(self._load, address_of(self._words))
 
     def run(self, step: int, count: int) -> tuple[int, int]:
         """Run up to `count` steps from number `step` on; at least one. Returns how many were finished, and the number
         of the guard that stopped the one behind these, or 0."""
-        count = self._aim(step, min(count, MOST))
+        crew = self._crew
+        threads, count = crew.begin(self._aim(step, min(count, MOST)))
         if len(self._trace) < count:
             self._trace = np.zeros((count, len(self.scalars)), np.int64)
         self._words[TRACE_AT] = address_of(self._trace)
         self._words[STEPS], self._words[DONE] = count, 0
-        guard = self._call(self._run)
-        return int(self._words[DONE]), guard
+        guard = self._team.run(self._run, address_of(self._words), threads)
+        done = int(self._words[DONE])
+        crew.end(done)
+        return done, guard
 
     def values(self, count: int) -> list[list[float]]:
         """The scalars of the last run's first `count` steps, scalar by scalar."""
@@ -112,9 +118,6 @@ class Burst:
             bf16 = self._program.record.buffers[port.buffer].dtype == "bf16"
             found.append([float(v) for v in (widen(typed) if bf16 else typed).tolist()])
         return found
-
-    def _call(self, function: int) -> int:
-        return self._executor.team.run(function, address_of(self._words))
 
     def _aim(self, step: int, count: int) -> int:
         """Say where the batches from `step` on are to be found; of how many."""

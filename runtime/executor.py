@@ -9,6 +9,7 @@ from itertools import islice
 
 from alphac.runtime.arena import TABLE, Arena, Array, merges_of, ranges, table_of
 from alphac.runtime.bundle import Bundle
+from alphac.runtime.crew import Crew
 from alphac.runtime.devices import HOST, Library, OpenDevice, Remote, device
 from alphac.runtime.records import ClassRecord, PortRecord, ProgramRecord, StepRecord
 from alphac.runtime.team import Team, libc_function
@@ -188,6 +189,7 @@ class Executor:
                     self._states.setdefault(buffer.state, view)
         self.scopes = scope
         self.team = self.remote or Team(self.library, self.arena)
+        self.crew = Crew(self.arena.threads)
         weakref.finalize(self, self.team.close)
 
     @property

@@ -49,35 +49,63 @@ class Metrics:
     """metrics.jsonl and metrics.csv: one line per step and per evaluation, in order.
 
     What was written for steps after `step`, by a run that is now resumed from there, is removed. Lines are buffered;
-    `flush` puts them on disk."""
+    `flush` puts them on disk. All raise RunDirectoryRefused when a file cannot be written."""
 
     def __init__(self, directory: Path, step: int, losses: Sequence[str], metrics: Sequence[str]) -> None:
-        self._names = ["step", "epoch", *losses, *metrics]
-        kept = _kept(directory / METRICS, step)
-        self._lines: TextIO = (directory / METRICS).open("w", encoding="utf-8", buffering=1 << 16)
-        self._table: TextIO = (directory / TABLE).open("w", encoding="utf-8", buffering=1 << 16)
-        self._table.write(",".join(_quoted(n) for n in self._names) + "\n")
-        for line in kept:
-            self._write(line)
+        self._directory, self._names = directory, ["step", "epoch", *losses, *metrics]
+        try:
+            kept = _kept(directory / METRICS, step)
+            self._lines = _rewritten(directory / METRICS, [self._line(line) for line in kept])
+            header = ",".join(_quoted(n) for n in self._names) + "\n"
+            self._table = _rewritten(directory / TABLE, [header, *(self._row(line) for line in kept)])
+        except OSError as error:
+            raise self._refused(error) from None
 
     def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
         """One line: what was measured after `step` steps, in the epoch counted from 0."""
-        self._write({"step": step, "epoch": epoch, **values})
+        line = {"step": step, "epoch": epoch, **values}
+        try:
+            self._lines.write(self._line(line))
+            self._table.write(self._row(line))
+        except OSError as error:
+            raise self._refused(error) from None
 
-    def _write(self, line: Mapping[str, Any]) -> None:
-        finite = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in line.items()}
-        self._lines.write(json.dumps(finite) + "\n")
-        cells = ("" if (v := line.get(name)) is None else repr(v) for name in self._names)
-        self._table.write(",".join(cells) + "\n")
+    def _line(self, line: Mapping[str, Any]) -> str:
+        return json.dumps(_finite(line)) + "\n"
+
+    def _row(self, line: Mapping[str, Any]) -> str:
+        return ",".join("" if (v := line.get(name)) is None else repr(v) for name in self._names) + "\n"
 
     def flush(self) -> None:
-        self._lines.flush()
-        self._table.flush()
+        try:
+            self._lines.flush()
+            self._table.flush()
+        except OSError as error:
+            raise self._refused(error) from None
 
     def close(self) -> None:
         """May be called twice."""
-        self._lines.close()
-        self._table.close()
+        try:
+            self._lines.close()
+            self._table.close()
+        except OSError as error:
+            raise self._refused(error) from None
+
+    def _refused(self, error: OSError) -> RunDirectoryRefused:
+        return RunDirectoryRefused(f"{self._directory} cannot be written: {error.strerror or error}")
+
+
+def _finite(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line without numbers that JSON has no words for."""
+    return {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in line.items()}
+
+
+def _rewritten(path: Path, lines: Sequence[str]) -> TextIO:
+    """A file of these lines, which take the place of the file's at once, opened for more. Raises OSError."""
+    work = path.with_name(f".{path.name}.writing")
+    work.write_text("".join(lines), encoding="utf-8")
+    os.replace(work, path)
+    return path.open("a", encoding="utf-8", buffering=1 << 16)
 
 
 def _kept(path: Path, step: int) -> list[dict[str, Any]]:

@@ -159,6 +159,7 @@ class Role:
             "shards_computed": machine.counters.shards,
             "examples": machine.counters.examples,
             "threads": [{"thread": k, "cpu_seconds": s} for k, s in enumerate(executor.team.cpu_seconds())],
+            "steps_alone": executor.crew.alone,
             "arena_bytes": executor.arena.bytes,
             **self._strands(bundle, me, machine.counters.steps),
             "states_sha256": states_digest(bundle.manifest, executor.states),
@@ -209,10 +210,7 @@ class Writer:
         results = manifest.programs["step"].results if "step" in manifest.programs else ()
         losses = [r.name or "loss" for r in results if r.kind == "loss"]
         metrics = [r.name for r in results if r.kind == "metric"] + [e.name for e in manifest.evaluations]
-        try:
-            self._metrics = run_directory.Metrics(self.directory, step, losses, metrics)
-        except OSError as error:
-            raise RunDirectoryRefused(f"{self.directory} cannot be written: {error.strerror or error}") from None
+        self._metrics = run_directory.Metrics(self.directory, step, losses, metrics)
         self._first = step
         self._told = self._flushed = 0.0
         self._last: Step | None = None

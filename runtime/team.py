@@ -50,9 +50,10 @@ class Team:
         worker(self._address, number)
         self._ended[number] = time.thread_time()
 
-    def run(self, function: int, table: int) -> int:
-        """Call a segment on all threads; its result: 0, or the number of the guard that stopped it."""
-        return self._run(self._address, function, table, self.threads)
+    def run(self, function: int, table: int, threads: int = 0) -> int:
+        """Call a segment on all threads, or on 1, the caller's; its result: 0, or the number of the guard that stopped
+        it."""
+        return self._run(self._address, function, table, threads or self.threads)
 
     def cpu_seconds(self) -> list[float]:
         """CPU time of each thread so far, the caller's (since the team was made) first."""

@@ -198,7 +198,29 @@ class Training:
         label = ", ".join(names) or "the loss"
         if culprit is None:
             return NonFiniteLoss(f"{label} is not finite: another role's part is to blame, or the sum", step=step)
-        return NonFiniteLoss(f"{label} is not finite: {culprit}", op=culprit.op, span=culprit.span, step=step)
+        return NonFiniteLoss(
+            f"{label} is not finite: {culprit}",
+            op=culprit.op,
+            span=culprit.span,
+            step=step,
+            help=self._bad_example(step),
+        )
+
+    def _bad_example(self, step: int) -> str:
+        """What is not finite in the examples themselves that this role reads in a step; "" if nothing is."""
+        for strand, feed in enumerate(self.feeds):
+            rows = feed.take(step, 1).listed(feed.size).reshape(-1)
+            for port, view in self.program.columns(strand):
+                if view.dtype.kind != "f" or not feed.size:
+                    continue
+                column, values = port.name.partition(".")[2], np.empty(view.shape, view.dtype)
+                feed.data.read(column, rows, values)
+                bad = np.flatnonzero(~np.isfinite(values.reshape(len(rows), -1)).all(1))
+                if len(bad):
+                    what = "a nan" if np.isnan(values[bad[0]]).any() else "an inf"
+                    data = feed.data.record.name
+                    return f"column `{column}` of `{data}` has {what} in row {rows[bad[0]]}: leave such examples out"
+        return ""
 
     def _evaluate(self, step: int) -> None:
         evaluations = self.machine.bundle.manifest.evaluations

@@ -5,7 +5,9 @@ Exit codes: 0 done, 1 the user's input, 2 usage, 3 a role failed, 4 internal.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -381,6 +383,15 @@ def test_a_bug_is_exit_code_4(here: Path, monkeypatch: pytest.MonkeyPatch) -> No
     answer = call("check", "line.alpha")
     assert answer.code == 4
     assert "this is a bug in alphac, not in your program" in answer.err and "ZeroDivisionError: a bug" in answer.err
+
+
+def test_an_output_that_takes_nothing_is_no_bug(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pipeline, "check", full)
+    answer = call("check", "line.alpha")
+    assert (answer.code, answer.err) == (1, "error: what there is to say cannot be written: No space left on device\n")
 
 
 def test_the_command_is_installed_under_its_name(here: Path, processes: Processes) -> None:

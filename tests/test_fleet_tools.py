@@ -20,12 +20,11 @@ from alphac.diagnostics import Diagnostics
 from alphac.fleet import read_fleet
 from alphac.generic import SYSTEMS, write_system
 from alphac.ir.fleet import Link, Rates
-from alphac.ir.passes.work import Amount, KernelWork
 from alphac.measured import Measured, read_measured, write_measured
 
 RATES = Rates(
-    step=1e-4, exchange=2e-5, launch=1e-7, fma={"f32": 2e-11}, tile=1e-11, operand=5e-11, inner=2e-11, flop=1e-11,
-    function=3e-12, cross=2e-10, result=1e-9, near=7e-12, middle=8e-12, far=1e-11, fold=4e-11, draw=1e-8,
+    step=1e-4, exchange=2e-5, launch=1e-7, fma={"f32": 2e-11}, flop=1e-11, bytes={"second": 7e-12}, fold=4e-11,
+    draw=1e-8, counted={"vector": 2e-10, "tile": 3e-10, "launch": 1e-8, "turns": 0.0}, target="x86-64-v3",
 )  # fmt: skip
 
 
@@ -240,18 +239,17 @@ def test_measurements_that_are_none(tmp_path: Path, content: str) -> None:
 def test_rates_are_found_from_times() -> None:
     """Kernels that take exactly what some rates say give these rates back."""
     random = np.random.default_rng(1)
-    timed: list[calibrate.Timed] = []
-    for number in range(60):
-        fma, tile, operand, flop, moved = (Amount(0, float(x)) for x in 10 ** random.uniform(3, 7, 5))
-        kernel = KernelWork("k", "op", Amount(1), 1, flop=flop, bytes=moved)
-        if number % 2:
-            kernel = replace(kernel, dtype="f32", fma=fma, tile=tile, operand=operand)
-        timed.append((kernel, 4, kernel.seconds(RATES, 4), 1.0))
-    found = calibrate.fit(timed)
-    assert found.fma["f32"] == pytest.approx(RATES.fma["f32"], rel=1e-3)
-    for name in ("tile", "operand", "flop", "near", "far"):
-        assert getattr(found, name) == pytest.approx(getattr(RATES, name), rel=1e-3)
-    assert calibrate.error(timed, found) < 1e-3
+    systems: list[list[calibrate.Timed]] = []
+    for _ in range(6):
+        timed: list[calibrate.Timed] = []
+        for _ in range(10):
+            units = {kind: float(x) for kind, x in zip(RATES.counted, 10 ** random.uniform(3, 7, 4), strict=True)}
+            timed.append((units, sum(n * RATES.counted[kind] for kind, n in units.items())))
+        systems.append(timed)
+    found = calibrate.fit(systems, registry.target("x86-64-v3"))
+    assert found.counted == pytest.approx(RATES.counted, rel=1e-3, abs=1e-14)
+    assert found.fma["f32"] == pytest.approx(3e-10 / 8, rel=1e-3)
+    assert calibrate.error(systems, found) < 1e-3
 
 
 def test_generic_systems_compile(tmp_path: Path) -> None:

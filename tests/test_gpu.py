@@ -193,8 +193,18 @@ def test_contractions_fill_registers_and_spill_none(dtype: DType, name: str, tmp
 @pytest.mark.parametrize("element", [4, 8])
 @pytest.mark.parametrize(("rows", "columns", "batch"), [(128, 128, 1), (4096, 128, 1), (1000, 4000, 1), (128, 128, 64)])
 def test_tiles_reuse_what_they_load(rows: int, columns: int, batch: int, element: int):
-    height, width = tile(rows, columns, batch, element)
+    height, width = tile(rows, columns, batch, element, 48 << 10)
     assert height * width * TERMS / ((height + width) * TERMS) >= 32
+
+
+@pytest.mark.parametrize("name", ["cuda-sm86", "metal", "opencl", "rocm-gfx90a"])
+@pytest.mark.parametrize("dtype", [F32, F64, I64], ids=str)
+def test_tiles_fit_into_the_memory_of_a_block(dtype: DType, name: str):
+    """32 KiB are what every device of OpenCL's full profile and every GPU of Apple's have."""
+    there = target(name)
+    if str(dtype) in there.capabilities:
+        sources = lower_programs(programs_each(large_contractions(dtype)), there).sources.values()
+        assert 0 < max(source.shared for source in sources) <= there.scratch
 
 
 # ---------------------------------------------------------------------- the page
@@ -225,7 +235,7 @@ def test_the_page_has_todays_estimates(request: pytest.FixtureRequest, tmp_path:
     cases = [large_contractions(dtype)[n] for n, _, dtype in rows]
     lines = ["| m × n | dtype | tile | registers | block's memory | blocks | fma per load |", "|---" * 7 + "|"]
     for (_, shape, dtype), found in zip(rows, taken(cases, tmp_path), strict=True):
-        height, width = tile(*shape, 1, 8 if dtype == F64 else 4)
+        height, width = tile(*shape, 1, 8 if dtype == F64 else 4, 48 << 10)
         blocks = both(used.blocks(name) for name, used in zip(ORDER, found, strict=True))
         cells = (
             f"{shape[0]} × {shape[1]}", dtype, f"{height} × {width}", both(used.registers for used in found),

@@ -3,6 +3,7 @@ on this machine's processor. Nothing here has seen an Apple GPU."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
@@ -16,7 +17,7 @@ from everyop_cases import Case as OpCase
 from everyop_native import Batch
 from everyop_table import CASES as OP_CASES
 from metal_double import Double, can_compile
-from running import LINE, write_line
+from running import LINE, SHARDS, Run, assert_same_bits, run_roles, write_line
 from session import Session
 from test_kernels import CONTRACTIONS, REDUCTIONS, SPECIALS, Case, function_of, same_bits
 
@@ -27,6 +28,8 @@ from alphac.diagnostics import Diagnostics
 from alphac.ir.core import Module, RegionContract
 from alphac.ir.passes.admit import admit
 from alphac.ir.passes.project import schedule
+from alphac.ir.text import parse_module, print_module
+from alphac.ir.typesys import F64
 from alphac.pipeline import Plan, compile_file
 from alphac.runtime.bundle import read_bundle
 from alphac.runtime.devices.gpu import Launch
@@ -37,7 +40,7 @@ from alphac.runtime.executor import Executor
 runs = pytest.mark.skipif(
     not (simulated.can_simulate() and can_compile()), reason="the double of Metal needs g++ on x86-64 Linux"
 )
-CASES = [c for c in (*REDUCTIONS, *CONTRACTIONS, *SPECIALS) if not {"f64", "bf16"} & {str(t.dtype) for t in c.types}]
+CASES = [*REDUCTIONS, *CONTRACTIONS, *SPECIALS]
 FAST_REGION = {"fast": RegionContract("fast", 1e-2)}
 
 
@@ -76,12 +79,6 @@ def test_what_is_exact_is_refused_before_code_is_made(tmp_path: Path) -> None:
     assert found.span is not None and "region guess" in LINE.splitlines()[found.span.line - 1]
 
 
-def test_f64_is_refused(tmp_path: Path) -> None:
-    text = FAST.replace("momentum(rate)", "adam(rate)")
-    with pytest.raises(Diagnostics, match="needs f64, which metal lacks"):
-        compiled(tmp_path, text, "metal")
-
-
 # ---------------------------------------------------------------------- kernels
 @runs
 @pytest.mark.parametrize("case", PARAMETERS, ids=str)
@@ -107,9 +104,11 @@ def test_every_op_has_the_oracles_bits(op: OpCase, gpu: Batch) -> None:
 
 
 @runs
-def test_a_fast_system_learns_beside_a_processor(tmp_path: Path, metal: Double) -> None:
-    host = host_target().name
-    paths = [compiled(tmp_path, FAST, name) for name in (host, "metal")]
+@pytest.mark.parametrize("optimizer", ["momentum(rate)", "adam(cosine(rate, 30, warmup = 5))"])
+def test_a_fast_system_learns_beside_a_processor(optimizer: str, tmp_path: Path, metal: Double) -> None:
+    """Rates that change and Adam's corrections are f64, which Metal has not: they are made of integers."""
+    host, text = host_target().name, FAST.replace("momentum(rate)", optimizer)
+    paths = [compiled(tmp_path, text, name) for name in (host, "metal")]
     with Session(paths[0]) as cpu, Session(paths[1]) as gpu:
         assert gpu.train(20) == cpu.train(20)
         assert {n: s.tobytes() for n, s in gpu.states().items()} == {n: s.tobytes() for n, s in cpu.states().items()}
@@ -191,8 +190,55 @@ def test_a_role_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_no_kernel_needs_f64(tmp_path: Path) -> None:
-    """Integers in i64, random numbers and functions of f32 are made without it."""
-    programs = [schedule(function_of([case]), streams=False) for case in CASES]
+    """Integers in i64, random numbers and functions of f32 are made without it; and what has it, without `double`."""
+    exact = {"f64", "bf16"}
+    programs = [schedule(function_of([c]), streams=False) for c in CASES if not exact & {str(t.dtype) for t in c.types}]
     for number, program in enumerate(programs):
         program.name = f"f{number}"
-    assert b"double" not in lower_programs(programs, target("metal")).object()
+    assert b"ouble" not in lower_programs(programs, target("metal")).object()
+    wide = schedule(function_of([c for c in CASES if c.types[0].dtype == F64]), streams=False)
+    text = lower_programs([wide], target("metal")).object()
+    assert b"Double" in text and not re.search(rb"\bdouble\b", text)
+
+
+# ---------------------------------------------------------------------- a system with exact parts and fast ones
+PARTS = FAST.replace(
+    "learn w, b",
+    """param scale: f32[] = 1
+state spread: f32[features] = 0
+region width(y: f32[batch]) -> f32[batch] numeric exact { (abs(y) - scale) ** 2 }
+transition { spread' = 0.5 * spread + mean(abs(x), batch) }
+learn scale with momentum(rate) minimizing wide { mean(width(y)) }
+learn w, b""",
+)
+
+
+@runs
+def test_a_fast_part_runs_beside_exact_ones(tmp_path: Path, metal: Double) -> None:
+    """Metal owns the shards of the fast region; what is exact, and what no region declares, is a processor's."""
+    host = host_target().name
+    mixed, alone = compiled(tmp_path, PARTS, "metal", host), compiled(tmp_path, PARTS, host)
+    owned = {record.target: record.owned for record in (read_bundle(mixed).class_of(k) for k in (0, 1))}
+    assert [bool(n) for n in owned["metal"]] == [True, False]
+    assert owned[host][1] == SHARDS
+    runs_: list[Run] = []
+    for bundle in (mixed, alone):
+        run_roles(bundle, out := tmp_path / bundle.stem, 20, {})
+        runs_.append(Run(out))
+    assert_same_bits(*runs_)
+
+
+def test_an_exact_part_that_feeds_a_fast_one_is_refused(tmp_path: Path) -> None:
+    text = PARTS.replace("guess(x) - y", "guess(x) - width(y)")
+    with pytest.raises(Diagnostics, match=r"region `width` needs numeric exact, which metal lacks"):
+        compiled(tmp_path, text, "metal")
+
+
+def test_where_all_can_do_both_nothing_is_apart(tmp_path: Path) -> None:
+    """The marks that tell exact regions from fast ones are gone: it is the same system, and as fast."""
+    source = write_line(tmp_path / "line", PARTS)
+    module = pipeline.simplify(pipeline.differentiate(pipeline.parse_and_elaborate(source, {})))
+    text = print_module(module)
+    assert "require" in text and print_module(parse_module(text)) == text
+    found, strands, _ = pipeline.admitted(module, Plan.of(roles=1))
+    assert len(strands) == 1 and "require" not in print_module(found)

@@ -291,7 +291,7 @@ def estimates() -> str:
             for name in ORDER:
                 (used,) = resources(text_of(lowered(programs_each([case]), name))).values()
                 found.append(used)
-            height, width = tile(*sizes, 1, 8 if dtype == F64 else 4)
+            height, width = tile(*sizes, 1, 8 if dtype == F64 else 4, rocm.SHARED)
             registers = " / ".join(str(used.vector) for used in found)
             waves = " / ".join(
                 f"{used.waves(LIMITS[target(n).cpu])} of {LIMITS[target(n).cpu].waves}"

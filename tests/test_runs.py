@@ -245,6 +245,24 @@ def test_roles_end_when_their_launcher_is_killed(three: Path, tmp_path: Path, pr
     assert len(roles) == 3
 
 
+@pytest.mark.parametrize("roles", [1, 3])
+def test_a_disk_that_is_full(roles: int, one: Path, three: Path, tmp_path: Path, processes: Processes) -> None:
+    """Files may not grow beyond 60 kB: the metrics are the first to. What was saved before is there to go on from."""
+    process = processes.python(
+        "-c",
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (60000, 60000));"
+        "from alphac.cli import main; main(sys.argv[1:])",
+        "run", one if roles == 1 else three, "--out", "run", "--steps", 5000,
+        cwd=tmp_path,
+    )  # fmt: skip
+    answer = ended(process)
+    assert answer.code == 3 and "Traceback" not in answer.out + answer.err
+    assert "failed: role 0: run cannot be written: File too large" in answer.out
+    saved = Run(tmp_path / "run").checkpoints[-1]
+    assert saved > 0
+    assert train(one, tmp_path / "run", saved + 5, resume="latest").record["first_step"] in (saved, saved - 100)
+
+
 # ---------------------------------------------------------------------- losses that are no numbers
 RUIN = """# The level falls until its logarithm has no value.
 system ruin

@@ -119,7 +119,14 @@ def segment(name: str, *parts: tuple[str, tuple[int, ...]] | int, loops: int = 0
         arguments += [load(8 + n, "i64") for n in range(loops)]
         arguments += [load(n, "i64") for n in range(4)]
         lines.append(f"  call void @k_{symbol}({', '.join([*arguments, 'i64 %thread, i64 %threads'])})")
-        lines.append("  call void @alphac_barrier(ptr %t, i64 %thread, i64 %threads)")
+        lines += [
+            f"  %s{number} = icmp ugt i64 %threads, 1",
+            f"  br i1 %s{number}, label %meet{number}, label %met{number}",
+            f"meet{number}:",
+            "  call void @alphac_barrier(ptr %t, i64 %thread, i64 %threads)",
+            f"  br label %met{number}",
+            f"met{number}:",
+        ]
     return "\n".join([*lines, "  ret i64 0", "}", ""])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from alphac.diagnostics import fail
 from alphac.frontend import tree
 from alphac.frontend.arithmetic import as_tensor, coerce
-from alphac.frontend.contracts import contract_of
+from alphac.frontend.contracts import asked
 from alphac.frontend.expressions import evaluate
 from alphac.frontend.scope import Binding, Context, Scope, Versions
 from alphac.frontend.values import (
@@ -154,7 +154,8 @@ def _declare(context: Context, node: tree.Declare, scope: Scope) -> None:
             raise fail("E118", f"`repeat {clash.name}` stacks `{entry.name}`, which has that axis", entry.span, help)
         type = TensorType(element.dtype, (*stack, *element.dims))
         order = (scope.order, len(context.system.states))
-        info = StateInfo(path, type, node.kind, order, entry.value, scope.constants(), entry.span, stack)
+        place = context.place(entry.span)
+        info = StateInfo(path, type, node.kind, order, entry.value, scope.constants(), place, stack)
         context.system.declare(info)
         scope.bind(entry.name, StateReference(path), context.depth)
         if node.kind == "state":
@@ -375,12 +376,12 @@ def call_region(context: Context, declaration: tree.Region, given: dict[str, Any
         context.reading |= before
         context.fast = exact
     found = _region_results(context, declaration, value, inner)
-    contract = contract_of(system, declaration)
-    if not contract.requires:
+    needs = asked(system, declaration)
+    if needs is None:
         return found
     several = found if isinstance(found, tuple) else (found,)
     marked = tuple(
-        context.builder("require", v, region=declaration.name, needs=contract.requires) if isinstance(v, Value) else v
+        context.builder("require", v, region=declaration.name, needs=needs) if isinstance(v, Value) else v
         for v in several
     )
     return marked if isinstance(found, tuple) else marked[0]

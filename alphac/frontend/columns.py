@@ -186,7 +186,7 @@ def _stored_names(data: DataPart, word: str, node: tree.Expression) -> list[str]
 def _no_array(data: DataPart, name: str, span: Span) -> Diagnostics:
     near = nearest(name, data.source.arrays)
     shown = ", ".join(f"`{a}`" for a in list(data.source.arrays)[:8])
-    help = f"did you mean `{near}`?" if near else f"it holds {shown}"
+    help = f"did you mean `{near}`?" if near else f"it holds {shown or 'nothing'}"
     return fail("E302", f"`{data.source.path.name}` holds no `{name}`", span, help)
 
 

@@ -9,6 +9,7 @@ from alphac.frontend.scope import Context
 from alphac.frontend.system import System
 from alphac.frontend.values import is_known, number
 from alphac.ir.core import RegionContract
+from alphac.ir.passes.admit import EXACT
 from alphac.ir.typesys import LANGUAGE_DTYPES
 
 REQUIREMENTS = ("matrix", "scratch", "family", "atomics", "scan", *LANGUAGE_DTYPES)
@@ -24,6 +25,17 @@ def contract_of(system: System, node: tree.Region) -> RegionContract:
     if node.name not in system.regions:
         system.regions[node.name] = _contract(system, node)
     return system.regions[node.name]
+
+
+def asked(system: System, node: tree.Region) -> tuple[str, ...] | None:
+    """What a region's results are marked with until admission has read it; None: nothing. In a system with fast regions
+    and others, each is marked: as exact, or with what it requires alone."""
+    contract = contract_of(system, node)
+    declared = [s for s in system.statements if isinstance(s, tree.Region)]
+    fast = [r.numeric is not None and r.numeric.mode == "fast" for r in declared]
+    if all(fast) or not any(fast):
+        return contract.requires or None
+    return (*contract.requires, *(() if contract.numeric == "fast" else (EXACT,)))
 
 
 def _contract(system: System, node: tree.Region) -> RegionContract:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from alphac.ir.typesys import BF16, BOOL, F32, F64, I32, I64, U8, DType
+from alphac.runtime.columns import DAMAGED
 
 FORMATS = {".npz": "npz", ".npy": "npy", ".csv": "csv", ".safetensors": "safetensors", ".txt": "text", ".text": "text",
            ".md": "text"}  # fmt: skip
@@ -57,7 +58,7 @@ class Source:
             getattr(self, f"_open_{self.format}")()
         except DataError:
             raise
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, csv.Error) as error:
+        except (OSError, KeyError, csv.Error, *DAMAGED) as error:
             reason = str(error).splitlines()[0] if str(error) else "it ends too early"
             message = f"`{path.name}` is not a good {self.format} file: {reason}"
             raise DataError("E301", message, "make the file anew, or name the right one") from None
@@ -65,28 +66,22 @@ class Source:
     # ------------------------------------------------------------------------------------------------------- opening
     def _add(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         if dtype.name not in _DTYPES or not dtype.isnative:
-            self.arrays[name] = Stored(
-                name, DType(dtype.name, "int", 8 * dtype.itemsize), shape[1:], shape[0] if shape else 0
-            )
-            return
-        if not shape:
-            return
-        self.arrays[name] = Stored(name, _DTYPES[dtype.name], shape[1:], shape[0])
+            known = DType(dtype.name if dtype.isnative else f"big-endian {dtype.name}", "int", 8 * dtype.itemsize)
+        else:
+            known = _DTYPES[dtype.name]
+        self.arrays[name] = Stored(name, known, shape[1:], shape[0] if shape else 0)
 
     def _open_npz(self) -> None:
         with zipfile.ZipFile(self.path) as archive:
-            for member in archive.namelist():
-                if member.endswith(".npy"):
+            for member in archive.infolist():
+                if member.filename.endswith(".npy"):
                     with archive.open(member) as file:
-                        shape, dtype = _npy_header(file)
-                    self._add(member[:-4], dtype, shape)
+                        shape, dtype = _npy_header(file, member.file_size)
+                    self._add(member.filename[:-4], dtype, shape)
 
     def _open_npy(self) -> None:
         with open(self.path, "rb") as file:
-            shape, dtype = _npy_header(file)
-            missing = file.tell() + dtype.itemsize * math.prod(shape) - self.path.stat().st_size
-        if missing > 0:
-            raise ValueError(f"{missing} bytes are missing at its end")
+            shape, dtype = _npy_header(file, self.path.stat().st_size)
         self._add("array", dtype, shape)
 
     def _open_safetensors(self) -> None:
@@ -115,11 +110,13 @@ class Source:
         self.arrays["text"] = Stored("text", U8, (), len(raw))
 
     def _open_csv(self) -> None:
-        with open(self.path, newline="", encoding="utf-8") as file:
+        with open(self.path, newline="", encoding="utf-8-sig") as file:
             rows = list(csv.reader(file))
         if not rows or not rows[0]:
             raise ValueError("it has no header")
         header = [name.strip() for name in rows[0]]
+        if twice := next((name for name in header if header.count(name) > 1), None):
+            raise ValueError(f"two columns are called `{twice}`")
         body = [row for row in rows[1:] if row]
         for number, row in enumerate(body, 2):
             if len(row) != len(header):
@@ -146,17 +143,24 @@ class Source:
             from safetensors.numpy import load_file
 
             return load_file(self.path)[name]
-        except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-            message = f"`{name}` in `{self.path.name}` cannot be read: {str(error).splitlines()[0]}"
+        except (OSError, MemoryError, *DAMAGED) as error:
+            reason = str(error).splitlines()[0] if str(error) else "it ends too early"
+            message = f"`{name}` in `{self.path.name}` cannot be read: {reason}"
             raise DataError("E301", message, "make the file anew") from None
 
 
-def _npy_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _npy_header(file: Any, size: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and element type of an array of so many bytes, its header included. Raises ValueError."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(file)
     if fortran and len(shape) > 1:
         raise ValueError("the array is in Fortran order; save it in C order")
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"the shape {shape} is none")
+    missing = file.tell() + dtype.itemsize * math.prod(shape) - size
+    if missing > 0 and not dtype.hasobject:
+        raise ValueError(f"{missing} bytes are missing at its end")
     return shape, dtype
 
 

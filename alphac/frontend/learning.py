@@ -270,7 +270,7 @@ class _Rule:
         initial = scope.constants()
         initial.bind("p", StateReference(parameter.path), 0)
         order = (1 << 30, len(self.system.states))
-        self.system.declare(StateInfo(path, type, "optimizer", order, entry.value, initial, entry.span))
+        self.system.declare(StateInfo(path, type, "optimizer", order, entry.value, initial, context.place(entry.span)))
         scope.bind(entry.name, StateReference(path), context.depth)
         assert scope.versions is not None
         scope.versions.declared[entry.name] = path

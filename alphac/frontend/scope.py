@@ -145,6 +145,10 @@ class Context:
         finally:
             self.span = before
 
+    def place(self, span: Span) -> Span:
+        """A place as the user sees it: of one in the prelude, from where it was called."""
+        return self.span if self.span is not None and in_prelude(span) else span
+
     @contextmanager
     def outside(self) -> Iterator[None]:
         """Build at the function's own level, before the loop or gradient that is being built."""

@@ -31,6 +31,7 @@ class Language:
     numbers: tuple[str, str, str, str]  # of the thread, its block, the blocks, the tile
     given: str = ""
     double: str = ""  # what a text with f64 says first
+    soft: bool = False  # whether it has no f64, so that f64 is made of integers (soft64.py)
 
     def as_bits(self, type_name: str) -> str:
         """The function that takes bits as a value of a type."""
@@ -100,6 +101,7 @@ METAL = Language(
     thread="thread",
     restrict="__restrict",
     bits="as_type<{}>",
+    soft=True,
     barrier="threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device);",
     aligned="__attribute__((aligned(16)))",
     kernel="kernel void {NAME}(device uchar* memory [[buffer(0)]], constant long* given [[buffer(1)]],\n"

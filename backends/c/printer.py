@@ -17,7 +17,7 @@ from typing import Any
 
 from numba.core import types
 
-from alphac.backends.c import expressions
+from alphac.backends.c import expressions, soft64
 from alphac.backends.c.expressions import ATOM, OTHER, Text, element_name, larger, literal, plain, type_name
 from alphac.backends.c.forms import FORMS, convert
 from alphac.backends.c.functions import function
@@ -51,8 +51,9 @@ def written(sources: Iterable[KernelSource], language: Language) -> str:
     functions: dict[str, str] = {}
     kernels = [Printer(source, language, functions).text() for source in sources]
     text = "\n".join([*functions.values(), *kernels])
-    double = language.double if re.search(r"\bdouble\b", text) else ""
-    return f"{language.header}{double}\n{text}"
+    if not re.search(r"\bdouble\b", text):
+        return f"{language.header}\n{text}"
+    return language.header + (soft64.softened(text) if language.soft else f"{language.double}\n{text}")
 
 
 class Printer(Reader):

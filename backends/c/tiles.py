@@ -59,7 +59,7 @@ def _side(printer: Printer, name: str, count: int, array: Text, start: str, thre
     if run == 1:
         return _each(printer, count, f"{name}[i] = {array}[{start} + {thread.within(PRODUCT)} + {SIDE} * i];")
     place = f"{array} + ({start} + {run} * {thread.within(UNARY)})"
-    if run in VECTORS:
+    if run in VECTORS and not (language.soft and type_ == "double"):
         to = f"*({language.thread} {type_}{run}*)({name} + i)"
         load = f"{to} = *(const {language.block} {type_}{run}*)({place} + {SIDE} * i);"
         return ["#pragma unroll", f"for (int i = 0; i < {count}; i += {run})", f"    {load}"]

@@ -141,7 +141,7 @@ class Contraction:
     # ------------------------------------------------------------------ what a thread does of a tile
     def cut(self, rows: int, columns: int) -> tuple[tuple[int, int], tuple[Spread, Spread]]:
         """A tile's rows and columns, and which of them a thread has."""
-        tiles = tile(rows, columns, size(self.batch), self.dtype.bytes)
+        tiles = tile(rows, columns, size(self.batch), self.dtype.bytes, self.frame.target.scratch)
         spreads: list[Spread] = []
         for count, start in zip(tiles, ("ty", "tx"), strict=True):
             run = min(count // SIDE, WIDE // self.dtype.bytes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alphac.backends.gpu.intrinsics import SIDE
+from alphac.backends.gpu.intrinsics import SIDE, WIDE
 
 TERMS = 16  # pulled into the block's memory at a time
 SUMS = 1 << 15  # bytes of a tile's sums: 32 registers of each thread; with more, ptxas spills
@@ -10,11 +10,16 @@ BLOCKS = 128  # about as many as a GPU has multiprocessors: fewer would leave so
 REUSE = 64  # rows and columns of a tile below which an element is loaded too often for what it serves
 
 
-def tile(rows: int, columns: int, batch: int, element: int) -> tuple[int, int]:
-    """Rows and columns of a block's tile: as large as the result and the registers allow, smaller as long as that gives
-    the grid enough blocks, but not so small that loading limits."""
+def shared_bytes(height: int, width: int, element: int) -> int:
+    """Of the block's memory, what a tile's parts take: some terms, in two turns, each padded by the widest access."""
+    return 2 * TERMS * ((height + width) * element + 2 * WIDE)
+
+
+def tile(rows: int, columns: int, batch: int, element: int, memory: int) -> tuple[int, int]:
+    """Rows and columns of a block's tile: as large as the result, the registers and the block's memory allow, smaller
+    as long as that gives the grid enough blocks, but not so small that loading limits."""
     height, width = (min(128, SIDE << (-(-n // SIDE) - 1).bit_length()) for n in (rows, columns))
-    while height * width * element > SUMS:
+    while height * width * element > SUMS or shared_bytes(height, width, element) > memory:
         height, width = (height // 2, width) if height > width else (height, width // 2)
     floor = REUSE if min(rows, columns) >= 2 * REUSE else SIDE
     while batch * -(-rows // height) * -(-columns // width) < BLOCKS and max(height, width) > floor:

@@ -9,7 +9,9 @@ after:  Strand({x86-64-v4, gpu}), Strand({gpu}, ("project",)); or, if nothing co
         Refusal("region `project`", "matrix(bf16)", ("x86-64-v4",))
 
 A need is a word that a target must have among its capabilities, but for `scratch(BYTES)`: it must have as much. What is
-not `numeric fast` needs `numeric exact`: of a system's regions each by itself, of one without regions its functions.
+not `numeric fast` needs `numeric exact`: in a system that has fast regions and others, every strand without a fast one
+or with an exact one; else everything or nothing. What every role runs is no region's: a target that may flush subnormal
+numbers does it too.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from alphac.ir.core import Module, Op, walk_op
-from alphac.ir.passes.strands import Need, components, needs_of, spun
+from alphac.ir.core import Attribute, Module, Op, walk_op
+from alphac.ir.passes.strands import Component, Need, components, needs_of, spun, unmarked
+from alphac.ir.rewrite import map_functions
 from alphac.ir.span import Span
 
 SCRATCH = "scratch("
@@ -87,6 +90,25 @@ class Admission:
     refusals: tuple[Refusal | Parting, ...] = ()
 
 
+def settled(module: Module, capabilities: Mapping[str, frozenset[str]]) -> Module:
+    """The module without the marks that tell exact regions from fast ones, if all targets can do both: so marks keep
+    apart only what somebody cannot run. The same module if there are none."""
+    if not is_mixed(module) or not all(provides(able, EXACT) for able in capabilities.values()):
+        return module
+
+    def kept(op: Op) -> bool:
+        needs = op.attributes["needs"]
+        assert isinstance(needs, tuple)
+        return bool(set(needs) - {EXACT})
+
+    return map_functions(module, lambda function: unmarked(function, kept))
+
+
+def is_mixed(module: Module) -> bool:
+    """Whether a system has regions with `numeric fast` and others."""
+    return len({contract.numeric for contract in module.regions.values()}) > 1
+
+
 def admit(module: Module, capabilities: Mapping[str, frozenset[str]]) -> Admission:
     """`capabilities`: what each target of the plan can do."""
     return _Admitting(module, capabilities).run()
@@ -100,6 +122,8 @@ class _Admitting:
         }
         self.parted: dict[tuple[Need, ...], None] = {}
         self.found = {name: components(function) for name, function in module.functions.items()}
+        if is_mixed(module):
+            return
         exact = [f"region `{name}`" for name, contract in module.regions.items() if contract.numeric != "fast"]
         for what in exact if module.regions else (f"function `{name}`" for name in module.functions):
             self._refuse(what, [(what, EXACT)], capabilities)
@@ -125,7 +149,7 @@ class _Admitting:
         """Note who can do what; all needs there are."""
         asked: set[Need] = set()
         for name, (parts, shared) in self.found.items():
-            groups = [part.needs for part in parts]
+            groups = [self._needs(part) for part in parts]
             for needs in (dict.fromkeys(n for op in shared for n in needs_of(op)), *groups):
                 asked.update(needs)
             for op in shared:
@@ -155,6 +179,13 @@ class _Admitting:
                 if not provides(self.capabilities[target], need):
                     self.refused.setdefault((what or f"function `{function}`", need), {})[target] = None
 
+    def _needs(self, part: Component) -> dict[Need, None]:
+        """What a target must have that runs a component."""
+        needs = part.needs
+        if is_mixed(self.module) and not any(self.module.regions[r].numeric == "fast" for r in _marked(part.ops)):
+            needs["", EXACT] = None
+        return needs
+
     def _able(self, needs: Iterable[Need]) -> frozenset[str]:
         able = self.capabilities.items()
         needs = list(needs)
@@ -162,36 +193,40 @@ class _Admitting:
 
     def _strands(self) -> Admission:
         everybody = frozenset(self.capabilities)
-        able = {id(c): self._able(c.needs) for parts, _ in self.found.values() for c in parts}
+        able = {id(c): self._able(self._needs(c)) for parts, _ in self.found.values() for c in parts}
         sets = sorted(dict.fromkeys(able.values()), key=lambda s: s != everybody) or [everybody]
         regions: dict[frozenset[str], dict[str, None]] = {s: {} for s in sets}
         functions = dict(self.module.functions)
         for name, (parts, shared) in self.found.items():
             numbers: dict[Op, int] = {}
-            asks = bool(_asking(shared))
+            marked = bool(_marked(shared))
             for part in parts:
                 numbers |= dict.fromkeys(part.ops, sets.index(able[id(part)]))
-                asking = _asking(part.ops)
-                regions[able[id(part)]].update(asking)
-                asks = asks or bool(asking)
-            if asks or any(numbers.values()):
+                found = _marked(part.ops)
+                regions[able[id(part)]].update(dict.fromkeys(name for name, needs in found.items() if needs))
+                marked = marked or bool(found)
+            if marked or any(numbers.values()):
                 functions[name] = spun(functions[name], numbers)
         strands = tuple(Strand(s, tuple(regions[s])) for s in sets)
         return Admission(replace(self.module, functions=functions), strands)
 
 
-def _asking(ops: Iterable[Op]) -> dict[str, None]:
-    """The regions that ask for something in some ops."""
+def _marked(ops: Iterable[Op]) -> dict[str, Attribute]:
+    """The regions that hand on what is in some ops, and what they ask for."""
     inner = (each for op in ops for each in walk_op(op))
-    return dict.fromkeys(str(op.attributes["region"]) for op in inner if op.name == "require")
+    return {str(op.attributes["region"]): op.attributes["needs"] for op in inner if op.name == "require"}
 
 
 def provides(capabilities: Iterable[str], need: str) -> bool:
     """Whether a need is among a target's capabilities."""
     if need.startswith(SCRATCH):
-        most = max((_bytes(c) for c in capabilities if c.startswith(SCRATCH)), default=0)
-        return _bytes(need) <= most
+        return scratch_of([need]) <= scratch_of(capabilities)
     return need in capabilities
+
+
+def scratch_of(capabilities: Iterable[str]) -> int:
+    """The most bytes of scratch memory that are among capabilities."""
+    return max((_bytes(c) for c in capabilities if c.startswith(SCRATCH)), default=0)
 
 
 def _bytes(scratch: str) -> int:

@@ -12,12 +12,12 @@ after:  the same                              %d of batch:128/32/1, from a colum
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from alphac.ir.core import Attribute, Block, Function, Op, Port, Value, walk_op
 from alphac.ir.ops.define import definition
-from alphac.ir.rewrite import ValueMap, captures
+from alphac.ir.rewrite import ValueMap, captures, clone_op, fresh, remap
 from alphac.ir.typesys import SHARD, Dim, TensorType
 
 Need = tuple[str, str]  # who asks, for what
@@ -101,6 +101,23 @@ def _free(function: Function) -> set[Value]:
 
 def _is_cut(op: Op) -> bool:
     return any(v.type.cut is not None for each in walk_op(op) for v in (*each.operands, *each.results))
+
+
+def unmarked(function: Function, kept: Callable[[Op], bool]) -> Function:
+    """A copy without the `require`s that are not kept."""
+
+    def copied(block: Block, made: ValueMap) -> Block:
+        arguments = [fresh(a) for a in block.arguments]
+        made.update(zip(block.arguments, arguments, strict=True))
+        ops: list[Op] = []
+        for op in block.ops:
+            if op.name == "require" and not kept(op):
+                made[op.result] = made.get(op.operands[0], op.operands[0])
+            else:
+                ops.append(clone_op(op, made, tuple(copied(b, made) for b in op.blocks)))
+        return Block(arguments, ops, remap(block.results, made))
+
+    return replace(function, block=copied(function.block, {}))
 
 
 def spun(function: Function, strands: Mapping[Op, int]) -> Function:

@@ -12,7 +12,7 @@ from functools import cache
 from alphac.ir.core import Module
 from alphac.ir.passes.plan import System, Unit
 from alphac.ir.passes.plan_memory import Owned, place_states, plan_memory
-from alphac.ir.passes.work import Amount, KernelWork, kernel_work, work_of
+from alphac.ir.passes.work import Amount, Count, KernelWork, kernel_work, uncounted, work_of
 from alphac.ir.schedule import Buffer, Kernel, Launch, Program, Repeat, Tiles
 
 SCRATCH = 1 << 20  # bytes that kernels take of a thread's scratch memory, before they are lowered
@@ -21,18 +21,18 @@ UNITS = 12  # parts of a region that pipelines are cut between, at most
 Step = tuple[tuple[Kernel, ...], Amount]  # what is not cut: kernels, and how often they are called
 
 
-def survey(module: Module, programs: Mapping[str, Program], data: int = 0) -> System:
-    """`data`: bytes of the files that a role reads."""
+def survey(module: Module, programs: Mapping[str, Program], data: int = 0, count: Count = uncounted) -> System:
+    """`data`: bytes of the files that a role reads; `count`: says what a kernel's code does, if somebody does."""
     shards = module.grain.shards if module.grain else 1
     step = programs["step"] if "step" in programs else Program("step")
     sizes = {"param": 0, "optimizer": 0, "state": 0}
     for state in module.states.values():
         sizes[state.kind] += state.type.size * state.type.dtype.bytes
     regions = [p for name, p in programs.items() if name.startswith("region.")]
-    chains = [_units(p) for p in regions]
+    chains = [_units(p, count) for p in regions]
     return System(
         shards,
-        work_of(step),
+        work_of(step, count),
         parameters=sizes["param"],
         optimizer=sizes["optimizer"],
         states=sum(sizes.values()),
@@ -90,13 +90,13 @@ def _weight(unit: Unit) -> float:
 
 
 # ---------------------------------------------------------------------- where a region may be cut
-def _units(program: Program) -> tuple[Unit, ...]:
+def _units(program: Program, count: Count) -> tuple[Unit, ...]:
     """A region's steps as parts, a `repeat`'s iterations one by one; neighbours together where there are too many."""
     steps = list(_steps(program))
     per = -(-len(steps) // UNITS) if steps else 1
     groups = [range(k, min(k + per, len(steps))) for k in range(0, len(steps), per)]
     touched = [{id(b) for kernel in kernels for b in kernel.buffers()} for kernels, _ in steps]
-    return tuple(_unit(steps, group, touched) for group in groups)
+    return tuple(_unit(steps, group, touched, count) for group in groups)
 
 
 def _steps(program: Program) -> Iterator[Step]:
@@ -117,13 +117,13 @@ def _iterations(tiles: Tiles) -> float:
     return count
 
 
-def _unit(steps: list[Step], group: range, touched: list[set[int]]) -> Unit:
+def _unit(steps: list[Step], group: range, touched: list[set[int]], count: Count) -> Unit:
     kernels: list[KernelWork] = []
     stored: dict[int, Buffer] = {}
     states: dict[int, float] = {}
     for k in group:
         made, calls = steps[k]
-        kernels += [kernel_work(kernel, calls, 1) for kernel in made]
+        kernels += [kernel_work(kernel, calls, 1, count) for kernel in made]
         stored |= {id(view.buffer): view.buffer for kernel in made for _, view in kernel.stores}
         for view in (view for kernel in made for view in kernel.reads.values()):
             if view.buffer.role == "state":
