@@ -9,24 +9,29 @@ A thread takes row tiles, many at a time:
 
     for every leaf of 256 terms:  for every tile:  multiply(…), merged with earlier leaves, into `tile`
     epilogue                      the stored values from `tile`, by rows
+
+Tiles at the edge of an image with zeros around it leave out the terms that multiply these (window_tiles.py), if what
+they would be multiplied with is finite; where a sum might have another bit than with them, it is computed with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate, product
 
-from alphac.backends.evaluation import Axes, Frame, Index, named, owned, physical, size
+from alphac.backends.evaluation import Array, Axes, Frame, Index, named, owned, physical, size
 from alphac.backends.indexing import Affine, Symbol, number, symbol
 from alphac.backends.reduction import Nodes
-from alphac.backends.simd_windows import RowTile, multiply_windows
-from alphac.backends.target import Target
-from alphac.backends.tiling import LEAF, VECTORS, vector_width
+from alphac.backends.simd_windows import all_finite, multiply_inside, multiply_windows
+from alphac.backends.tiling import LEAF, vector_width
+from alphac.backends.window_tiles import Level, Part, Rows, Run
 from alphac.ir.core import Op, Value
 from alphac.ir.ops.contract import contracted_axes
 from alphac.ir.ops.define import definition
-from alphac.ir.typesys import BF16, I32, SHARD, Dim
+from alphac.ir.ops.rules import attribute, number_attribute
+from alphac.ir.typesys import BF16, I32, I64, SHARD, Dim
 
 ALONE = 1 << 15  # terms in all; fewer are left to thread 0
 TABLE = 8192  # terms, at most, whose places are in the tables
@@ -35,6 +40,7 @@ BLOCK = 8 << 10  # bytes of a block's tiles
 STACK = 384 << 10  # and of all their partial sums
 FARTHEST = 1 << 31  # entries of a table are less
 MANY = 1 << 31
+EDGES = 3  # ranges of rows, at most, along one axis that differ in what they read outside of an image
 
 
 def windows_in_memory(frame: Frame, op: Op, combine: Op | None) -> WindowProduct | None:
@@ -78,47 +84,18 @@ class _Lattice:
         return sum(abs(self.strides.get(d.name, 0)) * (d.size - 1) for d in axes)
 
 
-@dataclass(frozen=True)
-class _Level:
-    """Neighboring axes whose elements are equally far apart, as if they were one."""
-
-    axes: tuple[Dim, ...] = ()
-    count: int = 1
-    stride: int = 0
-
-
-def _levels(axes: Axes, lattice: _Lattice) -> list[_Level]:
+def _levels(axes: Axes, lattice: _Lattice) -> list[Level]:
     """The axes in as few levels as possible, outermost first; the grain's axis stays alone."""
-    found: list[_Level] = []
+    found: list[Level] = []
     for d in reversed(axes):
         stride, inner = lattice.strides[d.name], found[0] if found else None
         if d.size == 1 and not owned(d):
             continue
         if inner is not None and not owned(d) and stride == inner.count * inner.stride:
-            found[0] = _Level((d, *inner.axes), d.size * inner.count, inner.stride)
+            found[0] = Level((d, *inner.axes), d.size * inner.count, inner.stride)
         else:
-            found.insert(0, _Level((d,), d.size, stride))
+            found.insert(0, Level((d,), d.size, stride))
     return found
-
-
-def row_tile(outer: _Level, inner: _Level, columns: int, element: int, target: Target) -> RowTile:
-    """The register tile that takes the fewest cycles: two fma or loads a cycle, a chain's next fma after four. The
-    tables are two loads more."""
-
-    def cycles(tile: RowTile) -> tuple[float, int]:
-        height, vectors = tile.height, tile.vectors
-        tiles = -(-outer.count // tile.outer) * -(-inner.count // tile.inner)
-        tiles *= -(-columns // (vectors * vector_width(element, target)))
-        return tiles * (max(height * vectors / 2, (height + vectors + 2) / 2, 4.0) + 1), -height * vectors
-
-    fitting = [
-        RowTile(o, outer.stride if o > 1 else 0, i, inner.stride if i > 1 else 0, v)
-        for v in VECTORS
-        for i in range(1, min(inner.count, target.registers) + 1)
-        for o in (range(1, min(outer.count, target.registers) + 1) if i == inner.count else (1,))
-        if o * i * v + v + 1 <= target.registers
-    ]
-    return min(fitting, key=cycles)
 
 
 # ---------------------------------------------------------------------- the kernel
@@ -157,14 +134,13 @@ class WindowProduct:
         """Tiles, blocks of them, and how many terms are prepared at a time."""
         target, bytes_ = self.frame.target, self.dtype.bytes
         levels = [x for x in _levels(self.rows, left) if not any(owned(d) for d in x.axes)]
-        self.outer, self.inner = [_Level(), _Level(), *levels][-2:]
+        self.outer, self.inner = [Level(), Level(), *levels][-2:]
         tiled = (*self.outer.axes, *self.inner.axes)
         self.rest = [d for d in self.rows if d not in tiled and (d.size > 1 or owned(d))]
         self.ones = {d.name: number(0) for d in self.rows if d not in (*tiled, *self.rest)}
-        self.tile = row_tile(self.outer, self.inner, size(self.columns), bytes_, target)
-        self.across = -(-self.inner.count // self.tile.inner)
-        self.tiles = -(-self.outer.count // self.tile.outer) * self.across  # in one of the rest
-        self.width = self.tile.vectors * vector_width(bytes_, target)
+        rows = Rows(self.outer, self.inner, size(self.columns), bytes_, target)
+        self.parts = [rows.whole()]
+        self.width = self.parts[0].tile.vectors * vector_width(bytes_, target)
         self.panels = -(-size(self.columns) // self.width)
         self.row = self.panels * self.width  # elements from a row of `tile` to the next
         self.in_place = right is not None and self._side_by_side(right)
@@ -173,9 +149,61 @@ class WindowProduct:
         # Shards may lie unaligned in their tree: at most twice as deep a stack.
         sums = self.leaves * self.shards**2 if self.combine is not None else self.leaves
         self.slots = sums.bit_length() + (sums > 1)
-        fitting = min(BLOCK, STACK // self.slots) // (self.tile.height * self.row * bytes_)
-        self.block = max(1, min(fitting, size(self.rest) * self.tiles))
-        self.slot = self.block * self.tile.height * self.row
+        alike = right is not None and all(right.strides.get(d.name, 0) >= 0 for d in (*self.columns, *self.summed))
+        if self.combine is None and self.in_place and alike and self.chunk == self.terms and self.dtype.is_float:
+            self.parts = rows.cut(self.summed, self._runs())
+
+    def _block_of(self, part: Part) -> int:
+        """How many tiles of a part wait together."""
+        fitting = min(BLOCK, STACK // self.slots) // (part.tile.height * self.row * self.dtype.bytes)
+        return max(1, min(fitting, size(self.rest) * part.tiles))
+
+    def _slot(self, part: Part) -> int:
+        """Elements of their partial sums."""
+        return self._block_of(part) * part.tile.height * self.row
+
+    def _choose(self, part: Part, fewer: _Fewer | None) -> None:
+        """Go on with a part."""
+        self.part, self.fewer = part, fewer
+        self.block, self.slot = self._block_of(part), self._slot(part)
+
+    def _runs(self) -> dict[str, list[Run]]:
+        """By axes of rows: along which terms an image with zeros around it is met inside."""
+        level = self.source.level + 1
+        symbols = {d.name: Symbol(f"x_{d.name}", level, 0, d.size - 1) for d in self.slid.type.dims}
+        found = self.frame.located(self.slid, {n: Affine(((s, 1),)) for n, s in symbols.items()})
+        runs: dict[str, list[Run]] = {}
+        value, index = found or (self.slid, {})
+        dims = value.type.dims
+        while value.op is not None and value.op.name == "pad":
+            attributes = value.op.attributes
+            to, low = attribute(attributes, "to", Dim), attribute(attributes, "low", int)
+            if to in dims and number_attribute(attributes, "value") == 0:
+                inside = range(low, to.size - attribute(attributes, "high", int))
+                self._met(index[to.name], symbols, inside, runs)
+            (value,) = value.op.operands
+        return runs
+
+    def _met(self, at: Affine, symbols: dict[str, Symbol], inside: range, runs: dict[str, list[Run]]) -> None:
+        """Which terms of an axis read an index inside, for every row of another."""
+        here = {n: c for n, s in symbols.items() if (c := at.coefficient(s))}
+        rows = [d for d in self.rows if d.name in here]
+        terms = [d for d in self.summed if d.name in here]
+        if len(rows) != 1 or len(terms) != 1 or len(at.terms) != 2:
+            return
+        (row,), (term,) = rows, terms
+        found: list[Run] = []
+        for r in range(row.size):
+            start = at.constant + here[row.name] * r
+            met = [k for k in range(term.size) if start + here[term.name] * k in inside]
+            if not met or len(found) > EDGES:
+                return
+            ends = met[0], met[-1] + 1
+            if found and found[-1].terms == ends:
+                found[-1] = replace(found[-1], stop=r + 1)
+            else:
+                found.append(Run(r, r + 1, term.name, ends))
+        runs[row.name] = found
 
     def _side_by_side(self, right: _Lattice) -> bool:
         """Whether the other operand's columns can be read where they are, whole vectors of them."""
@@ -205,12 +233,16 @@ class WindowProduct:
     # ------------------------------------------------------------------ the loop over blocks of tiles
     def emit(self) -> None:
         frame, source = self.frame, self.source
-        frame.intrinsics[self.tile.name] = multiply_windows(self.tile, frame.target.lanes)
-        self.sums = frame.array("tile", self.dtype, self.slots * self.slot)
+        lanes = frame.target.lanes
+        for part in self.parts:
+            frame.intrinsics[part.tile.name] = multiply_windows(part.tile, lanes)
+            if part.terms:
+                frame.intrinsics[part.tile.inside] = multiply_inside(part.tile, lanes)
+                frame.intrinsics["all_finite"] = all_finite(lanes)
+        self.sums = frame.array("tile", self.dtype, self.slots * max(map(self._slot, self.parts)))
         self.tables = [frame.array(name, I32, self.chunk) for name in ("left", "right")]
+        fewer = [self._made_fewer(part) if part.terms else None for part in self.parts]
         self.panel = None if self.in_place else frame.array("panel", self.dtype, self.chunk * self.row)
-        low, high = (x * self.tiles for x in frame.owned_range(self.rest))
-        bound = size(self.rest) * self.tiles
         small = frame.alone = size(self.batch) * size(self.rows) * size(self.columns) * self.terms <= ALONE
         start, stop = frame.owned_range(self.batch)
         with (
@@ -218,17 +250,30 @@ class WindowProduct:
             frame.loop("b", start, stop, size(self.batch)) as b,
         ):
             batch = named(self.batch, b)
-            if not small:
-                low, high = frame.share(low, high, bound)
             if self.chunk == self.terms:
                 self._fill_tables(batch, number(0), number(self.terms))
                 if self.grain is None:
                     self._pack(batch, None, number(0), number(self.terms))
-            name = source.name("n")
-            with source.block(f"for {name} in range({source.index(low)}, {source.index(high)}, {self.block}):"):
-                first = symbol(name, source.level, 0, bound - 1)
-                count = number(1) if self.block == 1 else frame.least(high - first, self.block)
-                self._block(_Block(batch, first, count))
+            if any(fewer):
+                self.finite = self._all_finite(batch)
+            for part, some in zip(self.parts, fewer, strict=True):
+                self._choose(part, some)
+                if some is not None:
+                    self._fill_fewer(batch, some)
+                self._tiles(batch, shared=not small)
+
+    def _tiles(self, batch: Index, shared: bool) -> None:
+        """The tiles of a part, block by block."""
+        frame, source = self.frame, self.source
+        low, high = (x * self.part.tiles for x in frame.owned_range(self.rest))
+        bound = size(self.rest) * self.part.tiles
+        if shared:
+            low, high = frame.share(low, high, bound)
+        name = source.name("n")
+        with source.block(f"for {name} in range({source.index(low)}, {source.index(high)}, {self.block}):"):
+            first = symbol(name, source.level, 0, bound - 1)
+            count = number(1) if self.block == 1 else frame.least(high - first, self.block)
+            self._block(_Block(batch, first, count))
 
     def _block(self, block: _Block) -> None:
         if self.combine is None:
@@ -290,16 +335,31 @@ class WindowProduct:
                 name, columns = right.name, right.start + right.offset(inside) + panel * self.width
             index = source.index
             tables = [f"address({t.name}, {index(leaf * LEAF - first)})" for t in self.tables]
+            if self.fewer is not None:
+                begun, count = self._some(self.fewer, leaf)
             with frame.loop("t", number(0), block.count, self.block) as t:
                 rows, outer, inner = self._tile(block.first + t)
                 corner = self._index(rows, outer.start, inner.start)
                 begin = left.start + left.offset({**corner, **inside})
-                place = slot * self.slot + t * (self.tile.height * self.row) + panel * self.width
-                source.line(
-                    f"{self.tile.name}({self.sums.name}, {index(terms)}, address({left.name}, {index(begin)}),"
-                    f" {tables[0]}, address({name}, {index(columns)}), {tables[1]},"
-                    f" address({self.sums.name}, {index(place)}), {self.row}, {self.slot}, {times})"
-                )
+                place = slot * self.slot + t * (self.part.tile.height * self.row) + panel * self.width
+
+                def multiply(function: str, terms: str, tables: Sequence[str], more: str = "") -> str:
+                    return (
+                        f"{function}({self.sums.name}, {terms}, address({left.name}, {index(begin)}), {tables[0]},"
+                        f" address({name}, {index(columns)}), {tables[1]},"
+                        f" address({self.sums.name}, {index(place)}), {self.row}, {self.slot}, {times}{more})"
+                    )
+
+                all_ = multiply(self.part.tile.name, index(terms), tables)
+                if self.fewer is None:
+                    source.line(all_)
+                else:
+                    places = [f"address({t.name}, {begun})" for t in self.fewer.tables]
+                    refused = source.name("n")
+                    some = multiply(self.part.tile.inside, count, places, f", {self.finite}")
+                    source.line(f"{refused} = {some}")
+                    with source.block(f"if {refused} != 0:"):
+                        source.line(all_)
 
     def _merging(self, leaf: Affine, base: Affine, merges: str) -> tuple[Affine, str]:
         """The slot on which a leaf's sum is pushed, and how often it is merged with those below."""
@@ -317,16 +377,18 @@ class WindowProduct:
     def _tile(self, number_: Affine) -> tuple[Affine, _Span, _Span]:
         """Of a tile: the rest's index, and its rows of both levels. A last tile that would reach beyond its level
         starts earlier; the rows it shares with the tile before it are stored by that one."""
-        position = number_ % self.tiles
+        part = self.part
+        position = number_ % part.tiles
         return (
-            number_ // self.tiles,
-            self._span(position // self.across, self.tile.outer, self.outer.count),
-            self._span(position % self.across, self.tile.inner, self.inner.count),
+            number_ // part.tiles,
+            self._span(position // part.across, part.tile.outer, part.outer),
+            self._span(position % part.across, part.tile.inner, part.inner),
         )
 
-    def _span(self, tile: Affine, height: int, count: int) -> _Span:
-        low = tile * height
-        return _Span(self.frame.least(low, count - height), low, self.frame.least(low + height, count))
+    def _span(self, tile: Affine, height: int, rows: tuple[int, int]) -> _Span:
+        (first, count), low = rows, tile * height
+        ends = (self.frame.least(low, count - height), low, self.frame.least(low + height, count))
+        return _Span(*(end + first for end in ends))
 
     def _index(self, rest: Affine, outer: Affine, inner: Affine) -> Index:
         levels = ((self.rest, rest), (self.outer.axes, outer), (self.inner.axes, inner))
@@ -347,7 +409,7 @@ class WindowProduct:
                     frame.loop("r", outer.low, outer.high, self.outer.count) as o,
                     frame.loop("r", inner.low, inner.high, self.inner.count) as i,
                 ):
-                    r = (o - outer.start) * self.tile.inner + (i - inner.start) + t * self.tile.height
+                    r = (o - outer.start) * self.part.tile.inner + (i - inner.start) + t * self.part.tile.height
                     each(self._index(rest, o, i), r * self.row)
 
             def column(each: Callable[[Index, Affine], None]) -> None:
@@ -374,6 +436,58 @@ class WindowProduct:
 
         self.source.line("# where a term's elements are")
         frame.over(self.summed, first, count, put)
+
+    def _made_fewer(self, part: Part) -> _Fewer:
+        """Memory for the tables of a part's terms. Leaves are counted among all terms."""
+        starts = [0] * (self.leaves + 1)
+        ranges = [range(*part.terms.get(d.name, (0, d.size))) for d in self.summed]
+        for index in product(*ranges):
+            flat = 0
+            for d, i in zip(self.summed, index, strict=True):
+                flat = flat * d.size + i
+            starts[flat // LEAF + 1] += 1
+        count = sum(starts)
+        tables = [self.frame.array(name, I32, count) for name in ("left", "right")]
+        return _Fewer(tables, self.frame.array("starts", I64, self.leaves + 1), list(accumulate(starts)), part.terms)
+
+    def _fill_fewer(self, batch: Index, fewer: _Fewer) -> None:
+        """Where the elements of a part's terms are, and which of them a leaf begins with."""
+        frame = self.frame
+        left, right = self._lattices(batch)
+        assert right is not None
+        for leaf, start in enumerate(fewer.counts):
+            frame.put(fewer.starts, number(leaf), frame.k.const(start, I64))
+        lows = {d.name: fewer.terms.get(d.name, (0, d.size)) for d in self.summed}
+
+        def put(index: Index, k: Affine) -> None:
+            at = {n: i + lows[n][0] for n, i in index.items()}
+            for table, place in zip(fewer.tables, (left.offset(at), right.offset(at)), strict=True):
+                frame.put(table, k, frame.k.cast(frame.k.from_affine(place), I32))
+
+        self.source.line("# where they are of the terms inside the image")
+        axes = [Dim(n, stop - start) for n, (start, stop) in lows.items()]
+        frame.over(axes, number(0), number(size(axes)), put)
+
+    def _some(self, fewer: _Fewer, leaf: Affine) -> tuple[str, str]:
+        """Of a leaf, the first of a part's terms and how many."""
+        source = self.source
+        begin, end = (f"{fewer.starts.name}[{source.index(x)}]" for x in (leaf, leaf + 1))
+        names = source.name("n"), source.name("n")
+        source.line(f"{names[0]} = {begin}")
+        source.line(f"{names[1]} = {end} - {names[0]}")
+        return names
+
+    def _all_finite(self, batch: Index) -> str:
+        """Whether all that windows are multiplied with is finite."""
+        _, right = self._lattices(batch)
+        assert right is not None
+        axes = (*self.columns, *self.summed)
+        inside = self._global({}, batch[SHARD] if self.grain is not None else None)
+        start, count = right.start + right.offset(inside), right.reach(axes) + 1
+        index = self.source.index
+        name = self.source.name("n")
+        self.source.line(f"{name} = all_finite({self.sums.name}, address({right.name}, {index(start)}), {count})")
+        return name
 
     def _pack(self, batch: Index, shard: Affine | None, first: Affine, count: Affine) -> None:
         """The other operand's columns for some terms, unless they are read in place: panels of one tile's columns, term
@@ -410,6 +524,16 @@ class WindowProduct:
         left = self._lattice(self.slid, batch)
         assert left is not None
         return left, self._lattice(self.other, batch) if self.in_place else None
+
+
+@dataclass(frozen=True)
+class _Fewer:
+    """The terms of a part: where their elements are, with which of them every leaf starts, and that as numbers."""
+
+    tables: list[Array]
+    starts: Array
+    counts: list[int]
+    terms: Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)

@@ -228,12 +228,19 @@ class Frame:
         return self.first * unit, (self.first + self.shards) * unit
 
     def place(self, value: Value, index: Index) -> tuple[View, Affine] | None:
-        """Where an element lies if it is just loaded: the value is read, or made of a read one by moving elements."""
+        """Where an element lies if it is just loaded."""
+        found = self.located(value, index)
+        if found is None:
+            return None
+        view = self.kernel.reads[found[0]]
+        return view, self.flat(view, found[1])
+
+    def located(self, value: Value, index: Index) -> tuple[Value, Index] | None:
+        """Which element of a value that is read an element is: if it is one, maybe moved."""
         if value in self.results:
             return None
         if value in self.kernel.reads:
-            view = self.kernel.reads[value]
-            return view, self.flat(view, index)
+            return value, index
         op = value.op
         if op is None or definition(op).shape != "index":
             return None
@@ -249,7 +256,7 @@ class Frame:
             before = sum(map(len, source.blocks))
             moved = body(self.k, op, {n: self.k.from_affine(i) for n, i in index.items()}, read)
             computed = sum(map(len, source.blocks)) > before
-        return None if computed or moved not in asked else self.place(*asked[moved])
+        return None if computed or moved not in asked else self.located(*asked[moved])
 
     def loaded(self, value: Value, index: Index, level: int) -> list[tuple[Value, Affine]]:
         """What is loaded from where to evaluate an element whose index is known from `level` on."""

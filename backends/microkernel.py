@@ -79,7 +79,8 @@ class Leaf:
         """Write the body."""
         b = self.b
         entry = b.block
-        loop, merge, more, done = (b.append_basic_block(n) for n in ("terms", "merge", "more", "store"))
+        names = ("terms", "summed", "merge", "more", "store")
+        loop, summed, merge, more, done = (b.append_basic_block(n) for n in names)
         b.branch(loop)
 
         b.position_at_end(loop)
@@ -91,13 +92,18 @@ class Leaf:
         k.add_incoming(after, loop)
         self._incoming(sums, [[self.zero] * self.vectors] * self.height, entry)
         self._incoming(sums, products, loop)
-        b.cbranch(b.icmp_signed("<", after, self.terms), loop, merge)
+        b.cbranch(b.icmp_signed("<", after, self.terms), loop, summed)
+
+        b.position_at_end(summed)
+        self.judge(products)
+        judged = b.block
+        b.branch(merge)
 
         b.position_at_end(merge)
         m, place, totals = b.phi(I64), b.phi(I64), self._phis()
-        m.add_incoming(I64(0), loop)
-        place.add_incoming(I64(0), loop)
-        self._incoming(totals, products, loop)
+        m.add_incoming(I64(0), judged)
+        place.add_incoming(I64(0), judged)
+        self._incoming(totals, products, judged)
         b.cbranch(b.icmp_signed("<", m, self.merges), more, done)
 
         b.position_at_end(more)
@@ -115,7 +121,14 @@ class Leaf:
         for i, row in enumerate(totals):
             for v, x in enumerate(row):
                 self.finish(place, i, v, x)
-        b.ret_void()
+        self.leave()
+
+    def judge(self, sums: list[list[Any]]) -> None:
+        """What is to be done about the sums of the leaf before they are merged."""
+
+    def leave(self) -> None:
+        """Return, when all is stored."""
+        self.b.ret_void()
 
     def term(self, k: Any, sums: list[list[Any]]) -> list[list[Any]]:
         """All chains after term k."""
