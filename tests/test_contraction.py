@@ -103,24 +103,6 @@ def test_threads_with_rows_of_their_own_give_the_same_bits(terms: int):
     agrees(tall(terms), host_target(), threads=3)
 
 
-def learned() -> Function:
-    """A parameter, its gradient and its update: threads divide the columns of all three, if there are not too many."""
-    draft, rows, columns = Draft(), Dim("m", 40), Dim("n", 512)
-    examples = Dim("k", SHARDS * 16, SHARDS)
-    x, dy = (
-        draft.argument("column", name, TensorType(F32, (examples, d))) for name, d in (("x", rows), ("dy", columns))
-    )
-    parameter = draft.argument("state", "w", TensorType(F32, (rows, columns)))
-    gradient = draft.b.combine(draft.b("contract", x, dy, dims=(rows, columns)))
-    draft.result("output", "w", draft.b("sub", parameter, gradient))
-    return draft.function()
-
-
-@pytest.mark.parametrize("threads", [1, 3, 5])
-def test_threads_with_columns_of_their_own_give_the_same_bits(threads: int):
-    agrees(learned(), host_target(), threads)
-
-
 COMPARED = [("le", True), ("lt", False), ("ge", True), ("gt", False)]
 
 
