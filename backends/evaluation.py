@@ -31,8 +31,6 @@ Axes = Sequence[Dim]
 Body = Callable[[Index, Affine], None]
 
 SMALL = 2048  # elements; below, one thread does it all
-COLUMNS = 128  # threads divide the columns of a parameter if each has so many,
-HELD = 1 << 20  # and their caches hold its elements
 ALIGNED = 16  # threads' shares of a flat range start at multiples of so many elements
 PARAMETERS = ("shards", "first", "merges", "scratch", "thread", "threads")
 VARIABLES = ("range", "merge", "lo", "hi", "top", "packed")
@@ -65,12 +63,6 @@ def physical(type_: TensorType) -> list[Dim]:
 def owned(dim: Dim) -> bool:
     """Whether a role holds its own shards only, along this axis."""
     return dim.shards > 0 or dim.name == SHARD
-
-
-def by_columns(rows: int, columns: int) -> bool:
-    """Whether threads divide a parameter's columns where they can, of its gradient and its update as of the products
-    that it is multiplied in: what a thread wrote it then finds in its cache."""
-    return rows > 1 and columns % (2 * COLUMNS) == 0 and rows * columns <= HELD
 
 
 class Frame:
@@ -356,32 +348,10 @@ class Frame:
                     self.flat_loop(axes, low, high, body)
             return
         run = self.contiguous(axes, body)
-        if run == total and not owned(axes[0]) and by_columns(total // axes[-1].size, axes[-1].size):
-            self._by_columns(axes, body)
-            return
         coarse = run < total and total // run >= 16
         unit = run if coarse else 1 if run < ALIGNED else ALIGNED
         low, high = self.share(low, high, total, unit)
         self.flat_loop(axes, low, high, body, run)
-
-    def _by_columns(self, axes: Axes, body: Body) -> None:
-        """Run `body` for all elements, of which a thread has columns of its own if there are many, else rows: those
-        of a parameter whose gradient it made (see walk.py)."""
-        source, level, (*outer, inner) = self.source, self.source.level, axes
-        apart = source.define(f"{inner.size} >= {COLUMNS} * threads", level, "n")
-
-        def end(thread: str, count: int, whole: int, columns: bool) -> Affine:
-            part, rest = f"div({count} * {thread}, threads)", str(whole)
-            text = f"select({apart}, {part}, {rest})" if columns else f"select({apart}, {rest}, {part})"
-            return symbol(source.define(text, level, "n"), level, 0, count)
-
-        (low, high), (left, right) = (
-            (end("thread", count, 0, columns), end("(thread + 1)", count, count, columns))
-            for count, columns in ((size(outer), False), (inner.size // ALIGNED, True))
-        )
-        columns = self.loop("j", left * ALIGNED, right * ALIGNED, inner.size)
-        with self.loop("o", low, high, size(outer)) as o, columns as j:
-            body({**named(outer, o), inner.name: j}, o * inner.size + j)
 
     def share(self, low: Affine, high: Affine, bound: int, unit: int = 1) -> tuple[Affine, Affine]:
         """This thread's part of [low, high), in multiples of `unit`."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from alphac.backends.evaluation import COLUMNS, Index, by_columns, named, size
+from alphac.backends.evaluation import Index, named, size
 from alphac.backends.indexing import Affine, number, symbol
 from alphac.backends.printer import Source
 from alphac.backends.tile_calls import MANY
@@ -46,7 +46,6 @@ class Walk:
     def __init__(self, contraction: Contraction, compute: Callable[[Block], None]) -> None:
         self.contraction, self.compute = contraction, compute
         self.frame, self.source, self.plan = contraction.frame, contraction.source, contraction.plan
-        self.begin = (number(0), number(0))  # this thread's first tile of rows, and of columns
         self.rows_in = self.columns_in = ""  # variables that say of which block, or strip, what is packed is
 
     def emit(self) -> None:
@@ -55,9 +54,9 @@ class Walk:
         low, high = self.frame.owned_range(c.batch)
         tiles = variable(self.source, (c.rows.count + (plan.tile.rows - 1)) // plan.tile.rows)
         groups = variable(self.source, (c.columns.count + (plan.width - 1)) // plan.width)
-        self.begin, tiles, groups, apart = self._own(tiles, groups)
+        begin, tiles, by_rows = self._own_rows(tiles)
         each = self._product(tiles, groups)
-        self._share(self._product(each, variable(self.source, high - low)), apart)
+        self._share(self._product(each, variable(self.source, high - low)), by_rows)
         at = source.name("n")
         source.line(f"{at} = lo")
         if c.kept:
@@ -68,7 +67,7 @@ class Walk:
             batch, rest = ("0", at) if high - low == number(1) else self._divide(at, each)
             first, height, rest = self._rows_of_block(rest, tiles, groups)
             index = named(c.batch, low + self._symbol(batch, size(c.batch)))
-            row = c.rows.low + (self.begin[0] + first) * plan.tile.rows
+            row = c.rows.low + (begin + first) * plan.tile.rows
             if plan.strip:
                 count = self._in_strip(index, row, at, rest, height, groups)
             else:
@@ -80,35 +79,23 @@ class Walk:
         self.source.line(f"{name} = -1")
         return name
 
-    def _own(self, tiles: Affine, groups: Affine) -> tuple[tuple[Affine, Affine], Affine, Affine, str]:
-        """Of tiles of rows and of columns: the first that are this thread's, how many are, and the condition under
-        which no other has them, if there is no batch to divide. A thread then finds near it what it made itself: of
-        examples, if there are more of them than columns, so that what all threads read is the lesser operand; of a
-        parameter's gradient, the columns, as those of what is multiplied by the parameter are divided too."""
-        rows, columns = (size(s.axes) for s in (self.contraction.rows, self.contraction.columns))
+    def _own_rows(self, tiles: Affine) -> tuple[Affine, Affine, str]:
+        """The first of this thread's tiles of rows, their number, and the condition under which no other has them: if
+        there is no batch to divide, there are more rows than columns, so that what all threads read is the lesser
+        operand, and each has a run of them. What a thread made of its examples it then reads again."""
+        source, (rows, columns) = self.source, (size(s.axes) for s in (self.contraction.rows, self.contraction.columns))
         self.frame.alone = size(self.contraction.batch) * rows * columns * self.contraction.terms <= ALONE
-        begin = (number(0), number(0))
-        if self.frame.alone or self.frame.kernel.alone or self.contraction.batch:
-            return begin, tiles, groups, ""
-        if self.contraction.combine is not None and by_columns(rows, columns):
-            first, count, apart = self._run(groups, f"{columns} >= {COLUMNS} * threads")
-            return (begin[0], first), tiles, count, apart
-        if rows < columns:
-            return begin, tiles, groups, ""
-        first, count, apart = self._run(tiles, f"{self.source.index(tiles)} >= {RUN} * threads")
-        return (first, begin[1]), count, groups, apart
-
-    def _run(self, tiles: Affine, condition: str) -> tuple[Affine, Affine, str]:
-        """This thread's run of tiles under a condition, else all: the first, their number, the condition's name."""
-        source, text, level = self.source, self.source.index(tiles), self.source.level
-        apart = source.define(condition, level, "n")
-        begin = source.define(f"select({apart}, div({text} * thread, threads), 0)", level, "n")
-        end = source.define(f"select({apart}, div({text} * (thread + 1), threads), {text})", level, "n")
+        if self.frame.alone or self.frame.kernel.alone or self.contraction.batch or rows < columns:
+            return number(0), tiles, ""
+        text, level = source.index(tiles), source.level
+        by_rows = source.define(f"{text} >= {RUN} * threads", level, "n")
+        begin = source.define(f"select({by_rows}, div({text} * thread, threads), 0)", level, "n")
+        end = source.define(f"select({by_rows}, div({text} * (thread + 1), threads), {text})", level, "n")
         count = source.define(f"{end} - {begin}", level, "n")
-        return symbol(begin, level, 0, MANY), symbol(count, level, 0, MANY), apart
+        return symbol(begin, level, 0, MANY), symbol(count, level, 0, MANY), by_rows
 
-    def _share(self, total: Affine, apart: str) -> None:
-        """[lo, hi): what this thread does of `total`, all of it if it has rows or columns of its own."""
+    def _share(self, total: Affine, by_rows: str) -> None:
+        """[lo, hi): what this thread does of `total`, all of it if it has rows of its own."""
         source, text = self.source, self.source.index(total)
         if self.frame.alone:
             source.line("lo = 0")
@@ -117,7 +104,7 @@ class Walk:
         product = text if text.isalnum() else f"({text})"
         for name, thread, own in (("lo", "thread", "0"), ("hi", "(thread + 1)", text)):
             part = f"div({product} * {thread}, threads)"
-            source.line(f"{name} = {f'select({apart}, {own}, {part})' if apart else part}")
+            source.line(f"{name} = {f'select({by_rows}, {own}, {part})' if by_rows else part}")
 
     def _rows_of_block(self, rest: str, tiles: Affine, groups: Affine) -> tuple[Affine, Affine, str]:
         """First tile and number of tiles of the block of rows that has number `rest` of a product's tiles, and its
@@ -137,7 +124,7 @@ class Walk:
         count = source.name("n")
         source.line(f"{count} = minimum({source.index(height)} - {tile}, hi - {at})")
         start, turns = self._symbol(tile, MANY), symbol(count, source.level, 0, plan.rows // plan.tile.rows)
-        column = c.columns.low + (self.begin[1] + self._symbol(group, MANY)) * plan.width
+        column = c.columns.low + self._symbol(group, MANY) * plan.width
         panels = number(1)
         if plan.panels > 1:
             panels = self.frame.least(
@@ -162,8 +149,7 @@ class Walk:
         source.line(f"{count} = minimum({wide} - {panel}, hi - {at})")
         start, first = self._symbol(tile, MANY), self._symbol(panel, plan.strip)
         turns = symbol(count, source.level, 0, plan.strip)
-        strip_begin = self.begin[1] + self._symbol(strip, MANY) * plan.strip
-        column = c.columns.low + (strip_begin + first) * plan.tile.columns
+        column = c.columns.low + (self._symbol(strip, MANY) * plan.strip + first) * plan.tile.columns
         block = Block(index, row, start, start + 1, column, first, turns)
         if c.kept:
             tiles = source.define(f"div({panel} + hi - {at} + {source.index(width - 1)}, {wide})", source.level, "n")
