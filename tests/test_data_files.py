@@ -116,6 +116,10 @@ TABLES: dict[str, tuple[bytes, str, str]] = {
 }
 
 
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    assert "error[E300]: there is no data file" in answer(tmp_path, "d" * 5000 + ".npz")
+
+
 def answer(directory: Path, file: str, column: str = "x") -> str:
     """What the compiler says, as people read it."""
     source = directory / "s.alpha"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from alphac.diagnostics import CODES, PRELUDE, Diagnostics, render, source_of
+from alphac.frontend import scope
 from alphac.frontend.elaborate import elaborate
 from alphac.frontend.parse import parse, read_source
 from alphac.pipeline import differentiate
@@ -89,6 +90,17 @@ def test_long_lines_are_shown_around_the_place() -> None:
     (diagnostic,) = caught.value.diagnostics
     _, row, marks, _ = render(diagnostic, text).split("\n")
     assert len(row) == 160 and row[marks.index("^")] == "3" and "2 3" in row
+
+
+def test_functions_that_double_each_other_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scope, "MAXIMAL_OPERATIONS", 1000)
+    doubling = "".join(f"fn g{k}(x) = g{k + 1}(x) + g{k + 1}(x)\n" for k in range(40))
+    text = f"system s\n{doubling}fn g40(x) = x\nstate w: f32[] = 1\ntransition {{ w' = g0(w) }}\n"
+    with pytest.raises(Diagnostics) as caught:
+        elaborate(parse(text, "s.alpha"), overrides={}, directory=ERRORS)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "E119" and diagnostic.message.endswith("comes to over 1,000 operations")
+    assert diagnostic.span is not None and diagnostic.help
 
 
 def test_control_characters_stay_out_of_messages() -> None:

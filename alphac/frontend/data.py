@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,7 @@ class Source:
             known = ", ".join(sorted(FORMATS))
             raise DataError("E309", f"`{path.name}` is of no known format", f"there are {known}")
         self.format = FORMATS[path.suffix]
-        if not path.exists():
+        if not os.path.exists(path):  # unlike the path's own, silent where a name is too long
             raise DataError("E300", f"there is no data file `{name}`", "paths are relative to the `.alpha` file")
         self.arrays: dict[str, Stored] = {}
         self._csv: dict[str, np.ndarray[Any, Any]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,8 @@ def _syntax_error(error: UnexpectedInput, text: str, file: str, open: list[Token
             return fail("E101", "a text in quotes does not end on its line", span, 'add the closing `"`')
         help = {"'": "a text stands in double quotes", "!": "not equal is `!=`, not is `not`", "|": "or is `or`",
                 "^": "a power is `**`"}.get(character, "")  # fmt: skip
-        shown = f"`{character}`" if character.isprintable() else f"the character U+{ord(character):04X}"
+        alone = character.isprintable() and not unicodedata.combining(character)
+        shown = f"`{character}`" if alone else f"the character U+{ord(character):04X}"
         return fail("E101", f"{shown} has no meaning here", span, help or "remove it")
     assert isinstance(error, UnexpectedToken)
     token = error.token

@@ -18,6 +18,7 @@ from alphac.ir.typesys import I64, Dim, TensorType
 if TYPE_CHECKING:
     from alphac.frontend.system import System
 
+MAXIMAL_OPERATIONS = 100_000  # of one function
 PORT_ORDER = ("state", "column", "sample", "input", "total", "step", "valid", "count", "loss", "metric", "output")
 
 
@@ -117,6 +118,7 @@ class Context:
         self.finish: Finish | None = None  # in an evaluate
         self.reading: set[str] = set()  # paths of the states that were read
         self.span: Span | None = None
+        self.emitted = 0  # operations
         self.lockstep: list[tuple[Scope, dict[str, Binding]]] = []  # in an optimizer: one scope for each parameter
         self.totals_here: dict[Any, Any] = {}  # `total`s of the current statement
         self.totals: list[tuple[Port, Value]] = []  # in an evaluate: accumulators and their next values
@@ -169,6 +171,10 @@ class Context:
 
     def emit(self, name: str, *operands: Value, hint: str = "", **attributes: Attribute) -> Value:
         """Append an op with one result. A type error is the user's."""
+        self.emitted += 1
+        if self.emitted > MAXIMAL_OPERATIONS:
+            message = f"what is called here, and calls more, comes to over {MAXIMAL_OPERATIONS:,} operations"
+            raise fail("E119", message, self.span, "write repetitions as a `repeat` or a `scan`")
         builder = self.builder
         if self.finish is not None and any(v in self.finish.values for v in operands):
             operands = tuple(self.finish.adopt(v, self.span) for v in operands)
