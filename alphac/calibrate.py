@@ -75,7 +75,7 @@ def time_kernels(source: Path, target_name: str, threads: int) -> list[Timed]:
     bundle = read_bundle(pipeline.compile_file(source, out=directory / "one.bundle", plan=plan).path)
     module = parse_module(bundle.read("ir/compiled.ir").decode())
     programs = pipeline.schedules(module)
-    instrumented = instrument(programs, target(target_name))
+    instrumented = instrument(programs, target(target_name), {})
     (directory / INSTRUMENTED).write_bytes(instrumented.code)
     kernels = work_of(programs["step"], pipeline.counted(module, {target_name})).kernels
     spec = Spec("kernels", str(bundle.path), threads, str(directory), launches=len(kernels), stride=instrumented.stride)
