@@ -260,6 +260,15 @@ def test_generic_systems_compile(tmp_path: Path) -> None:
         assert pipeline.check(source, overrides={}).startswith("calibration: ")
 
 
+def test_a_generic_system_is_timed_and_counted(tmp_path: Path) -> None:
+    """What code was counted to do and what clocks around it say is of the same kernels; nobody judges how long."""
+    source = write_system(SYSTEMS[0], tmp_path / "system")
+    timed = calibrate.time_kernels(source, detect.host_target().name, 1)
+    assert len(timed) > 3
+    for units, seconds in timed:
+        assert seconds > 0 and units and all(n >= 0 for n in units.values())
+
+
 def test_whom_to_calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = read_fleet(write(tmp_path, DESK))
     monkeypatch.setattr("platform.node", lambda: "desk.example.org")
