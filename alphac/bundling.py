@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from alphac.ir.passes.admit import Strand
 from alphac.ir.passes.place import Share
 from alphac.ir.passes.plan_memory import place_states, plan_memory
 from alphac.ir.protocol import Protocol
-from alphac.ir.schedule import Guard, Program
+from alphac.ir.schedule import Guard, Program, kernels_in
 from alphac.ir.schedule_text import print_program
 from alphac.ir.text import print_module
 from alphac.runtime import bundle as format
@@ -175,7 +175,7 @@ def _replayed(whole: Program, program: Program, symbols: Sequence[str]) -> list[
     if whole is program:
         return list(symbols)
     guard = max((i for i, step in enumerate(whole.steps) if isinstance(step, Guard)), default=len(whole.steps))
-    before = set(replace(whole, steps=whole.steps[:guard]).kernels())
+    before = set(kernels_in(whole.steps[:guard]))
     return [symbol if kernel in before else "" for kernel, symbol in zip(program.kernels(), symbols, strict=True)]
 
 

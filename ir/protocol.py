@@ -100,8 +100,7 @@ def protocol(programs: Mapping[str, Program], shards: int, shares: tuple[tuple[S
     for name, program in programs.items():
         for number, (exchange, rounds) in enumerate(_exchanges(program.steps, 1)):
             values = tuple(
-                Reduced(b.name, kind, b.type.dtype.name, b.type.size, b.type.size * b.type.dtype.bytes)
-                for b, kind in exchange.buffers
+                Reduced(b.name, kind, b.type.dtype.name, b.type.size, b.type.bytes) for b, kind in exchange.buffers
             )
             strand = exchange.buffers[0][0].strand
             scopes.append(Scope(name, number, rounds, values, sends[strand], strand))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from alphac.ir.core import Op, Port, Value
@@ -169,7 +169,7 @@ class Program:
 
     def kernels(self) -> Iterator[Kernel]:
         """Every kernel, in order."""
-        yield from _kernels(self.steps)
+        yield from kernels_in(self.steps)
 
 
 def strand_of(step: Step) -> int | None:
@@ -191,12 +191,13 @@ def kernel_strand(kernel: Kernel) -> int | None:
     return own[0].strand if own else None
 
 
-def _kernels(steps: tuple[Step, ...]) -> Iterator[Kernel]:
+def kernels_in(steps: Iterable[Step]) -> Iterator[Kernel]:
+    """Every kernel of some steps, in order."""
     for step in steps:
         if isinstance(step, Launch):
             yield step.kernel
         elif isinstance(step, Repeat | Tiles):
-            yield from _kernels(step.steps)
+            yield from kernels_in(step.steps)
 
 
 BLOCK = 1024  # rows: one leaf of a reduction, four of a contraction

@@ -128,6 +128,10 @@ class TensorType:
         return n
 
     @property
+    def bytes(self) -> int:
+        return self.size * self.dtype.bytes
+
+    @property
     def grain(self) -> Dim | None:
         """The grain's axis if this value has it."""
         return next((d for d in self.dims if d.shards), None)

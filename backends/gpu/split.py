@@ -40,7 +40,7 @@ def _by_shard(kernel: Kernel, target: Target) -> tuple[Kernel, ...]:
     if inner is None:
         return (kernel,)
     partials = inner.result
-    if partials.type.dim(SHARD).size < 2 or partials.type.size * partials.type.dtype.bytes > MOST:
+    if partials.type.dim(SHARD).size < 2 or partials.type.bytes > MOST:
         return (kernel,)
     grid = lower(kernel, target).grid
     assert grid is not None

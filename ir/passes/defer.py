@@ -9,10 +9,9 @@ After:  exchange; d_w1 = …; w1 = adam(w1, d_w1); meet; d_w2 = …; w2 = adam(w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from alphac.ir.schedule import Buffer, Exchange, Guard, Launch, Program, Repeat, Step, Tiles, View
+from alphac.ir.schedule import Buffer, Exchange, Guard, Launch, Program, Step, kernels_in
 
 LARGE = 4 << 20  # bytes of what is made later; less is not worth a meeting of threads
 
@@ -67,15 +66,7 @@ def _buffers(step: Step, stores: bool) -> set[Buffer]:
     """What a step stores, or what it reads; an exchange has nobody to exchange with."""
     if isinstance(step, Guard):
         return set() if stores else set(step.buffers)
-    return {view.buffer for view in _views(step, stores)}
-
-
-def _views(step: Step, stores: bool) -> Iterator[View]:
-    if isinstance(step, Launch):
-        views: Iterable[View] = (view for _, view in step.kernel.stores) if stores else step.kernel.reads.values()
-        yield from views
-    elif isinstance(step, Repeat | Tiles):
-        for inner in step.steps:
-            yield from _views(inner, stores)
-    else:
-        assert isinstance(step, Exchange | Guard)
+    kernels = list(kernels_in([step]))
+    if stores:
+        return {view.buffer for kernel in kernels for _, view in kernel.stores}
+    return {view.buffer for kernel in kernels for view in kernel.reads.values()}

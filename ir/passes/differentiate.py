@@ -294,7 +294,7 @@ class _Restore:
         cost = sum(map(self.bytes, op.operands))
         match definition(op).shape:
             case "index":
-                return op in self.pieces or cost <= _bytes(op.result)
+                return op in self.pieces or cost <= op.result.type.bytes
             case "elementwise":
                 return cost == 0 and not op.result.type.dtype.is_float
             case _:
@@ -319,7 +319,7 @@ class _Restore:
         for value in read:
             visit(value)
         for operand, ops in pieces.items():
-            if operand in read or self.bytes(operand) <= sum(_bytes(op.result) for op in ops):
+            if operand in read or self.bytes(operand) <= sum(op.result.type.bytes for op in ops):
                 self.pieces.update(ops)
         self.sizes.clear()
 
@@ -330,12 +330,8 @@ class _Restore:
         if value not in self.sizes:
             op = value.op
             made = op is not None and op not in self.pieces and self.recomputed(op)
-            self.sizes[value] = sum(map(self.bytes, op.operands)) if op and made else _bytes(value)
+            self.sizes[value] = sum(map(self.bytes, op.operands)) if op and made else value.type.bytes
         return self.sizes[value]
-
-
-def _bytes(value: Value) -> int:
-    return value.type.size * value.type.dtype.bytes
 
 
 def _apart(type_: TensorType, dim: Dim) -> tuple[Dim, ...]:

@@ -34,7 +34,7 @@ class Meeting(IntEnum):
 def keeps_to_shards(stores: Iterable[Buffer], reads: Iterable[Buffer]) -> bool:
     """Whether a kernel with these buffers may be run shard by shard: it makes nothing but values of shards, and of
     nothing large that has none."""
-    fixed = sum(_bytes(b) for b in set(reads) if not b.per_shard)
+    fixed = sum(b.type.bytes for b in set(reads) if not b.per_shard)
     return fixed <= FIXED and all(b.per_shard > 0 and b.role != "private" for b in stores)
 
 
@@ -112,8 +112,4 @@ def _too_long(chain: Sequence[_Work], work: _Work) -> bool:
     if not work.own or not any(work.disturbs(w) for w in chain):
         return False
     stored = {b for w in (*chain, work) if w.own for b in w.stores}
-    return sum(map(_bytes, stored)) > CHAIN
-
-
-def _bytes(buffer: Buffer) -> int:
-    return buffer.type.size * buffer.type.dtype.bytes
+    return sum(b.type.bytes for b in stored) > CHAIN

@@ -7,7 +7,7 @@ After:  partial = reduce_sum(dy)           each thread sums its own shards, whic
 
 from __future__ import annotations
 
-from alphac.ir.core import Op, Value
+from alphac.ir.core import Op
 from alphac.ir.ops.define import definition
 from alphac.ir.passes.fuse import Cluster, Fused, Level, Nest, Use
 
@@ -39,12 +39,8 @@ def _sum(fused: Fused, cluster: Cluster) -> Op | None:
     op = combine.operands[0].op
     if op is None or definition(op).shape not in ("reduce", "contract"):
         return None
-    read = sum(map(_bytes, fused.leaves(cluster)))
-    return op if read >= max(MUCH, TIMES * _bytes(op.result)) else None
-
-
-def _bytes(value: Value) -> int:
-    return value.type.size * value.type.dtype.bytes
+    read = sum(v.type.bytes for v in fused.leaves(cluster))
+    return op if read >= max(MUCH, TIMES * op.result.type.bytes) else None
 
 
 def _part(fused: Fused, level: Level, combine: Cluster, op: Op) -> None:

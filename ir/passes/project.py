@@ -471,8 +471,7 @@ class _Projection:
     def _light(self, node: Node) -> bool:
         """Whether a node stores nothing but states and what is small."""
         return isinstance(node, Copy | Cluster) and all(
-            buffer.role == "state" or buffer.type.size * buffer.type.dtype.bytes <= SMALL
-            for buffer in self._stored(node)
+            buffer.role == "state" or buffer.type.bytes <= SMALL for buffer in self._stored(node)
         )
 
     def _keeps_to_shards(self, node: Node, reads: set[Buffer]) -> bool:

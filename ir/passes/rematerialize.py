@@ -59,7 +59,7 @@ class _Saved:
         for value in sorted(set(self.loop.collected) & self.own.keys(), key=lambda v: self.own[v]):
             stack = self.loop.collect(value)
             sliced = sum(t.count(stack) for t in self.later)
-            large = stack.type.size * stack.type.dtype.bytes >= self.options.bytes
+            large = stack.type.bytes >= self.options.bytes
             once = self.loop.collected.count(value) == 1 and 0 < sliced == self.uses[stack]
             if large and once and self._cheap(value):
                 self.dropped[value] = None

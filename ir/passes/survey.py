@@ -27,7 +27,7 @@ def survey(module: Module, programs: Mapping[str, Program], data: int = 0, count
     step = programs["step"] if "step" in programs else Program("step")
     sizes = {"param": 0, "optimizer": 0, "state": 0}
     for state in module.states.values():
-        sizes[state.kind] += state.type.size * state.type.dtype.bytes
+        sizes[state.kind] += state.type.bytes
     regions = [p for name, p in programs.items() if name.startswith("region.")]
     chains = [_units(p, count) for p in regions]
     return System(
@@ -37,7 +37,7 @@ def survey(module: Module, programs: Mapping[str, Program], data: int = 0, count
         optimizer=sizes["optimizer"],
         states=sum(sizes.values()),
         arena=_arena(programs, shards),
-        nodes=sum(b.type.size * b.type.dtype.bytes for b in step.buffers if b.role == "nodes"),
+        nodes=sum(b.type.bytes for b in step.buffers if b.role == "nodes"),
         scratch=SCRATCH,
         data=data,
         draw=_draws(module, data),

@@ -119,9 +119,7 @@ class Work:
 def work_of(program: Program, count: Count = uncounted) -> Work:
     """The work of a program. `count` says what a kernel's code does."""
     exchanges = tuple(
-        ExchangeWork(
-            sum(b.type.size * b.type.dtype.bytes for b, _ in exchange.buffers), rounds, exchange.buffers[0][0].strand
-        )
+        ExchangeWork(sum(b.type.bytes for b, _ in exchange.buffers), rounds, exchange.buffers[0][0].strand)
         for exchange, rounds in _exchanges(program.steps, 1)
     )
     touches = touches_of(program)
